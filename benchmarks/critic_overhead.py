@@ -29,9 +29,9 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from amc_agents.critics.render import PLAIN, Batch
-from amc_agents.critics.server.folder import tokenizer_of
-from amc_agents.critics.server.golden import Golden
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.saved import Golden
+from amc_agents.critics.server.client import ModelServer
+from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.pooling import VLLMCritic, classify_body, ids_as_json
 from amc_agents.types import Step, Task, Trajectory

@@ -33,10 +33,8 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from transformers.utils import logging
 
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.embedded import EmbeddedCritic, shipped_folder
-from amc_agents.critics.value.export import export_embedded_value
 from amc_agents.critics.value.hf import HFCritic
-from amc_agents.critics.value.scoring import ScoringCritic
+from amc_agents.critics.value.local import EmbeddedCritic, ScoringCritic, export_embedded_value, shipped_folder
 from amc_agents.envs.crafting import generate_task
 from amc_agents.types import FloatArray, Step, Trajectory
 

@@ -252,9 +252,9 @@ def test_a_circle_is_seen():
 
 def test_a_heavy_import_is_seen():
     assert heavy_imports("critics/spec.py", "try:\n    import torch.nn\nexcept ImportError:\n    torch = None")
-    assert heavy_imports("critics/value/embedded.py", "class A:\n    from transformers import AutoModel")
-    assert not heavy_imports("critics/value/embedded.py", "def f():\n    import torch")
-    assert not heavy_imports("critics/value/embedded.py", "if TYPE_CHECKING:\n    import torch")
+    assert heavy_imports("critics/value/local.py", "class A:\n    from transformers import AutoModel")
+    assert not heavy_imports("critics/value/local.py", "def f():\n    import torch")
+    assert not heavy_imports("critics/value/local.py", "if TYPE_CHECKING:\n    import torch")
     assert not heavy_imports("critics/value/hf.py", "import torch")
 
 

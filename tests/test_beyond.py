@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from amc_agents.critics.value.embedded import EmbeddedCritic, shipped_folder
+from amc_agents.critics.value.local import EmbeddedCritic, shipped_folder
 from amc_agents.envs.registry import world
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.testing.enumerable import EnumerableWorld

@@ -19,7 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from amc_agents import AtSteps, amc, parse_critic, quoting
 from amc_agents.config import Config
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import AmcError, ConfigurationError
 from amc_agents.operations.importing.storing import personal_data
 from amc_agents.runtime.text_agent import text_agent

@@ -118,7 +118,7 @@ def test_a_model_card_masks_keys(tmp_path):
     pytest.importorskip("torch")
     card = pytest.importorskip("amc_agents.training.value.saving")
     from amc_agents.critics.value.checkpoint import ValueCheckpoint
-    from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
+    from amc_agents.critics.value.local import ADAPTER, shipped_folder
 
     quoting.keep_secret(CRITIC_KEY)
     shipped = ValueCheckpoint.load(shipped_folder("crafting") / ADAPTER)

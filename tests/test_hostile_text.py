@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.critics.judge.stated import stated_number
+from amc_agents.critics.judge.style import stated_number
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.imagination import read_imagined

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents.critics.server.redaction import redacted
+from amc_agents.critics.allowed import redacted
 from amc_agents.errors import CriticServerError
 
 PACKAGE = Path(__file__).resolve().parents[1] / "amc_agents"

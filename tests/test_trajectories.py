@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from amc_agents.critics.judge.style import ZERO_SHOT
-from amc_agents.critics.log_odds import OddsOfValue
 from amc_agents.critics.render import DIALOGUE, PLAIN
 from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.uses import OddsOfValue
 from amc_agents.envs.crafting import generate_task
 from amc_agents.training.dataset import LoggedTrajectory, data_hash, read_trajectories, write_shard
 from amc_agents.training.value.objective import returns_to_come

@@ -16,10 +16,11 @@ from amc_agents.budget import Bound
 from amc_agents.critics.render import turn
 from amc_agents.messages import split_turn
 from amc_agents.models.batcher import Batcher
-from amc_agents.models.embedded.chat import EmbeddedChatModel, model_folder
+from amc_agents.models.embedded.chat import EmbeddedChatModel
 from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
+from amc_agents.models.embedded.weights import model_folder
 from amc_agents.models.engine import Answer, Request, Sampling
 from amc_agents.spending import claim
 from amc_agents.types import Step, Trajectory

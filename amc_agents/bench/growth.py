@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.validation import checked_values
+from amc_agents.critics.adapting import checked_values
 from amc_agents.messages import turn_of
 from amc_agents.models.seeding import use_rng
 from amc_agents.types import Critic, Environment, Step, Task, Trajectory

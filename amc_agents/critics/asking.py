@@ -22,7 +22,7 @@ from pydantic import SecretStr
 
 from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.concurrency.rate_gate import politely
-from amc_agents.critics.options import number
+from amc_agents.critics.spec import number
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, CriticSpecError, UnboundedRequest
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of, quoted
 from amc_agents.usage import LANGCHAIN_COUNTS, Usage, record, reported_usage

@@ -21,22 +21,27 @@ A kind's module is imported when the kind is used.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
+import numpy as np
+
 from amc_agents.critics.adapting import CriticLike, adapted
-from amc_agents.critics.options import near
-from amc_agents.errors import CriticSpecError
+from amc_agents.errors import ConfigurationError, CriticSpecError
 from amc_agents.quoting import quoted
-from amc_agents.types import Critic
+from amc_agents.types import Critic, FloatArray, Trajectory
+from amc_agents.usage import Usage
 
 CriticFactory = Callable[..., Critic]
 """`make(target, options)` -> critic; imports what it needs when called.
@@ -150,7 +155,7 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
 
 
 def _is_shipped(name: str) -> bool:
-    from amc_agents.critics.value.embedded import shipped_names
+    from amc_agents.models.embedded.weights import shipped_names
 
     # A local folder of that name would take precedence.
     return name in shipped_names() and not Path(name).exists()
@@ -159,26 +164,27 @@ def _is_shipped(name: str) -> bool:
 def _find_factory(kind: str) -> CriticFactory | None:
     """The factory of a kind: the library's own, an entry point's, or None."""
     own = KINDS.get(kind)
-    if own is None:
-        point = _offered().get(kind)
-        return None if point is None else cast(CriticFactory, point.load())
-    return cast(CriticFactory, importlib.import_module(own).from_spec) if isinstance(own, str) else own
+    if isinstance(own, str):
+        own = EntryPoint(kind, own, GROUP).load()
+    elif own is None and kind in (offered := _offered()):
+        own = offered[kind].load()
+    return cast("CriticFactory | None", own)
 
 
 KINDS: dict[str, str | CriticFactory] = {
-    "uniform": "amc_agents.critics.uniform",
-    "calibrated": "amc_agents.critics.value.calibrated",
-    "embedded": "amc_agents.critics.value.embedded",
-    "hf": "amc_agents.critics.value.hf",
-    "vllm": "amc_agents.critics.value.replicas",
-    "classify": "amc_agents.critics.classifier.critic",
-    "openhands": "amc_agents.critics.classifier.openhands",
-    "judge": "amc_agents.critics.judge.critic",
-    "foa": "amc_agents.critics.judge.foa",
-    "verdict": "amc_agents.critics.verdict.critic",
-    "goal": "amc_agents.critics.goal.critic",
+    "uniform": "amc_agents.critics.spec:uniform",
+    "calibrated": "amc_agents.critics.calibration:from_spec",
+    "embedded": "amc_agents.critics.value.local:from_spec",
+    "hf": "amc_agents.critics.value.hf:from_spec",
+    "vllm": "amc_agents.critics.value.replicas:from_spec",
+    "classify": "amc_agents.critics.classifier:from_spec",
+    "openhands": "amc_agents.critics.openhands:from_spec",
+    "judge": "amc_agents.critics.judge.critic:from_spec",
+    "foa": "amc_agents.critics.judge.critic:foa_from_spec",
+    "verdict": "amc_agents.critics.verdict.critic:from_spec",
+    "goal": "amc_agents.critics.goal.critic:from_spec",
 }
-"""The library's own kinds: a module whose `from_spec` is the factory, or a factory."""
+"""The library's own kinds: a factory, or its name as an entry point writes it, `module:name`."""
 
 _PROVIDERS = frozenset(
     {"anthropic", "azure_openai", "bedrock", "bedrock_converse", "cohere", "deepseek", "fireworks", "google_genai",
@@ -244,3 +250,93 @@ def _not_understood(spec: str, kind: str) -> str:
         f"critic {quoted(spec)} was not understood: {quoted(kind, 60)} is neither a kind ({', '.join(kinds)}) "
         f"nor a module that can be imported{near(kind, kinds)}. Expected kind:target?key=value, or module:object"
     )
+
+
+def allow(kind: str, options: Mapping[str, str], *names: str) -> None:
+    """Refuse options with other names."""
+    for option in options:
+        if option not in names:
+            known = f"it takes {', '.join(names)}" if names else "it takes none"
+            raise CriticSpecError(
+                f"critic kind {quoted(kind)} has no option {quoted(option, 60)}: {known}{near(option, names)}"
+            )
+
+
+def needed(kind: str, target: str, example: str) -> str:
+    """Return the target, which must not be empty."""
+    if not target:
+        raise CriticSpecError(f"critic kind {quoted(kind)} needs a target, as in {kind}:{example}")
+    return target
+
+
+def positive_integer(kind: str, options: Mapping[str, str], option: str, default: int) -> int:
+    """Read an integer of at least 1."""
+    text = options.get(option, str(default))
+    # Python's int() refuses thousands of digits.
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < 1:
+        raise CriticSpecError(
+            f"critic kind {quoted(kind)}: {option} must be a positive integer, got {quoted(text, 40)}"
+        )
+    return int(text)
+
+
+def number(kind: str, options: Mapping[str, str], option: str, default: float, *, least: float = -math.inf) -> float:
+    """Read a finite number, at least `least`."""
+    text = options.get(option, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= least):
+        bound = f" of at least {least:g}" if math.isfinite(least) else ""
+        raise CriticSpecError(f"critic kind {quoted(kind)}: {option} must be a number{bound}, got {quoted(text, 60)}")
+    return value
+
+
+def choice(kind: str, options: Mapping[str, str], option: str, default: str, allowed: Iterable[str]) -> str:
+    """Read one of the allowed words."""
+    text, words = options.get(option, default), list(allowed)
+    if text not in words:
+        raise CriticSpecError(
+            f"critic kind {quoted(kind)}: {option} must be one of {', '.join(words)}, got {quoted(text, 60)}"
+        )
+    return text
+
+
+@contextmanager
+def understood(kind: str) -> Iterator[None]:
+    """Turn a `ConfigurationError` of the block into a `CriticSpecError` that names the kind."""
+    try:
+        yield
+    except CriticSpecError:
+        raise
+    except ConfigurationError as error:
+        raise CriticSpecError(f"critic kind {quoted(kind)}: {error}") from error
+
+
+def near(word: str, words: Iterable[str]) -> str:
+    """A hint at the most similar word, or ""."""
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {quoted(close[0])}?" if close else ""
+
+
+_MOST_DIGITS = 18
+
+
+def uniform(target: str, options: Mapping[str, str]) -> UniformCritic:
+    """The critic of `uniform`. Raises `CriticSpecError`."""
+    allow("uniform", options)
+    if target:
+        raise CriticSpecError(f"uniform takes no target, got {quoted(target)}")
+    return UniformCritic()
+
+
+class UniformCritic:
+    """f = 0 for every trajectory."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """Return `[N]` zeros."""
+        return np.zeros(len(trajectories))

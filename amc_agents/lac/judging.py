@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amc_agents.critics.adapting import name_of
-from amc_agents.critics.log_odds import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction
-from amc_agents.critics.uses import for_lac
-from amc_agents.critics.validation import checked_values, failing_as_critic_error
+from amc_agents.critics.adapting import checked_values, failing_as_critic_error, name_of
+from amc_agents.critics.uses import ExplainedLogOdds, Judgements, LogOdds, OddsOfLastAction, for_lac
 from amc_agents.errors import ConfigurationError, CriticError, PromptTooLong, UnreadableAnswer
 from amc_agents.lac.types import Imagination, LacSettings
 from amc_agents.types import Step, Trajectory

@@ -20,8 +20,8 @@ import numpy as np
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
-from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
+from amc_agents.critics.server.served import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
 from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written
 from amc_agents.quoting import quoted

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amc_agents.critics.judge.stated import plain_lines
+from amc_agents.critics.judge.style import plain_lines
 from amc_agents.pnlc.types import Goal
 
 

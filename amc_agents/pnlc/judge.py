@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.adapting import name_of
+from amc_agents.critics.adapting import checked_values, failing_as_critic_error, name_of
 from amc_agents.critics.uses import for_lac, for_pnlc
-from amc_agents.critics.validation import checked_values, failing_as_critic_error
 from amc_agents.decisions.asking import Answers, strictly
 from amc_agents.decisions.samples import Sample
 from amc_agents.errors import CriticError

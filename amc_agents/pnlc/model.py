@@ -12,8 +12,7 @@ from langchain_core.runnables import Runnable
 from pydantic import Field, SkipValidation
 
 from amc_agents.config import configured
-from amc_agents.critics.log_odds import NoOdds
-from amc_agents.critics.uses import for_lac, for_pnlc
+from amc_agents.critics.uses import NoOdds, for_lac, for_pnlc
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import trajectory_of
 from amc_agents.pnlc.decision import PnlcDecision, PnlcPrompts, PnlcSettings, Proposer, decide

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from amc_agents.critics.validation import real_number
+from amc_agents.critics.adapting import real_number
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.population.particle import Particle, State
 from amc_agents.quoting import quoted

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.judge.stated import plain_lines
+from amc_agents.critics.judge.style import plain_lines
 from amc_agents.decisions.asking import Answers
 from amc_agents.psrl.experience import experience
 from amc_agents.psrl.roles import DECIMAL, Role

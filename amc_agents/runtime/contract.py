@@ -10,7 +10,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from pydantic import BaseModel
 
-from amc_agents.critics.options import near
+from amc_agents.critics.spec import near
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of, check_effect, has_tool_node, parts_of

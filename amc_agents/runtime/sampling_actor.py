@@ -18,7 +18,7 @@ from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import RunnableBinding
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.server.answers import LEAST_LOGPROB
+from amc_agents.critics.server.served import LEAST_LOGPROB
 from amc_agents.decisions.samples import Sample
 from amc_agents.errors import ConfigurationError
 from amc_agents.logs import log, room_logger

@@ -11,7 +11,7 @@ from langchain.agents.middleware.types import ModelRequest, ModelResponse
 from langchain_core.messages import HumanMessage
 from langgraph.config import get_config
 
-from amc_agents.critics.server.routing import SESSION_HEADER
+from amc_agents.critics.value.pooling import SESSION_HEADER
 from amc_agents.runtime.calls import PARTICLE_THREAD
 
 

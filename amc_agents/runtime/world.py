@@ -16,7 +16,7 @@ import numpy as np
 
 from amc_agents.concurrency.gather import was_cancelled
 from amc_agents.context import changed_context, particle_context
-from amc_agents.critics.validation import real_number
+from amc_agents.critics.adapting import real_number
 from amc_agents.errors import AgentContractError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.logs import log, room_logger
 from amc_agents.quoting import quoted

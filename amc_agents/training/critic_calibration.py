@@ -14,9 +14,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from amc_agents.critics.calibration import (
+    CalibratedCritic,
+    Kind,
+    ValueCalibration,
+    fit_value_calibration,
+    load_calibrated,
+    save_calibrated,
+)
 from amc_agents.critics.reliability import Bin, bin_numbers, clustered_mean, reliability, t_quantile
-from amc_agents.critics.value.calibrated import CalibratedCritic, load_calibrated, save_calibrated
-from amc_agents.critics.value.value_calibration import Kind, ValueCalibration, fit_value_calibration
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.training.data_checks import NO_OUTCOME

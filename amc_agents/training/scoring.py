@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.critics.adapting import connect
+from amc_agents.critics.adapting import checked_values, connect
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.scoring import ScoringCritic
+from amc_agents.critics.value.local import ScoringCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, iter_records, selected
 from amc_agents.training.ranking import RankingReport, ranking

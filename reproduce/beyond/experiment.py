@@ -28,7 +28,7 @@ from amc_agents.bench.engine import Execute, run_job
 from amc_agents.bench.records import TOP, Cost, Particles, RunResult, Scores, read_run_results
 from amc_agents.bench.results_folder import ResultsFolder, WorkItem
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.smc import normalised
 from amc_agents.types import Task

@@ -26,9 +26,8 @@ import numpy as np
 from langchain_core.messages import AIMessage, HumanMessage
 
 from amc_agents.bench.statistics import Measured, estimate, paired
-from amc_agents.critics.goal.critic import GoalValueCritic
+from amc_agents.critics.goal.critic import GoalValueCritic, as_summary
 from amc_agents.critics.goal.embeddings import as_embeddings
-from amc_agents.critics.goal.summaries import as_summary
 from amc_agents.critics.render import turn
 from amc_agents.decisions.samples import Sample
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks

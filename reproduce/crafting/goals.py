@@ -27,8 +27,8 @@ import numpy as np
 import torch
 
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
+from amc_agents.critics.goal.critic import as_summary
 from amc_agents.critics.goal.embeddings import HashedWords, Vectors
-from amc_agents.critics.goal.summaries import as_summary
 from amc_agents.critics.reliability import calibration_error, reliability
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel

@@ -31,7 +31,7 @@ from lockstep import Seat, Together
 from play import Policy
 
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.training.policy.imitated import shares
 from amc_agents.types import FloatArray, Task

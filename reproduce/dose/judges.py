@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from draws import Forest, Node, Place
 
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.types import FloatArray
 
 

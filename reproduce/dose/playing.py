@@ -22,7 +22,7 @@ from play import Policy
 
 from amc_agents.bench.records import Particles
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray, Task
 

@@ -40,11 +40,11 @@ from taught import Grade, Key, by_planner, by_rollouts, grades_of, targets
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.critics.value.checkpoint import FILE
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.models.embedded.chat import model_folder
+from amc_agents.models.embedded.weights import model_folder
 from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories

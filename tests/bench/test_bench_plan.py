@@ -12,7 +12,7 @@ from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.report import Results
 from amc_agents.bench.run_files import read_decisions
 from amc_agents.cli import main
-from amc_agents.critics.value.embedded import ADAPTER
+from amc_agents.critics.value.local import ADAPTER
 from amc_agents.envs import registry as found
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.envs.registry import WorldSpec

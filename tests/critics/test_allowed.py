@@ -10,8 +10,8 @@ import pytest
 
 from amc_agents.critics import spec as spec_module
 from amc_agents.critics.allowed import AllowedCritics, AllowedHosts
-from amc_agents.critics.server.http import ModelServer
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.server.client import ModelServer
+from amc_agents.critics.spec import UniformCritic
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.errors import ConfigurationError, CriticSpecError
 

@@ -15,8 +15,8 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.critics.asking import usage_of
+from amc_agents.critics.goal.critic import ChatSummary
 from amc_agents.critics.goal.embeddings import LangChainEmbeddings
-from amc_agents.critics.goal.summaries import ChatSummary
 from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.verdict.critic import VerdictCritic

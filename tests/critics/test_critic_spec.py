@@ -11,9 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from amc_agents.critics import spec as spec_module
-from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.uniform import UniformCritic
-from amc_agents.critics.validation import checked_values
+from amc_agents.critics.adapting import checked_values
+from amc_agents.critics.spec import UniformCritic, parse_critic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticSpecError
 from amc_agents.models.embedded import model_folder
 from amc_agents.types import Task, Trajectory

@@ -10,7 +10,7 @@ import pytest
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
 from amc_agents.critics.goal.embeddings import HashedWords
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded import model_folder
@@ -79,7 +79,7 @@ def test_truncated_weights_are_a_named_error(tmp_path, monkeypatch, name, cut):
     shutil.copytree(SHIPPED, tmp_path, dirs_exist_ok=True)
     (tmp_path / name).write_bytes((SHIPPED / name).read_bytes()[:cut])
     # Otherwise the check of the base model's hash would fail first.
-    monkeypatch.setattr("amc_agents.critics.value.embedded.weights_hash", lambda folder: hash_of_shipped())
+    monkeypatch.setattr("amc_agents.critics.value.local.weights_hash", lambda folder: hash_of_shipped())
     with pytest.raises(CheckpointError, match=r"damaged or cut off.*git lfs pull"):
         EmbeddedCritic(tmp_path)
 

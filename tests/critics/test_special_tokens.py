@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, PythonBackend
 
 import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder, PromptFormat
-from amc_agents.critics.server.folder import tokenizer_of
-from amc_agents.critics.server.golden import Golden
+from amc_agents.critics.saved import Golden
+from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.tokenizing import (
     Segment,
     Template,

@@ -10,7 +10,7 @@ import pytest
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.tokenizing import Segment, TemplateTokenizer
-from amc_agents.critics.value.embedded import EmbeddedCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.models.embedded import WordTokenizer, model_folder

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.log_odds import MARGIN, LogOdds
-from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.spec import UniformCritic, parse_critic
 from amc_agents.critics.uses import (
+    MARGIN,
     METHODS,
     NATURES,
     TABLE,
+    LogOdds,
     Refusal,
     Use,
     for_amc,
@@ -22,7 +22,7 @@ from amc_agents.critics.uses import (
     table_markdown,
     use_of,
 )
-from amc_agents.critics.value.embedded import EmbeddedCritic, shipped_folder
+from amc_agents.critics.value.local import EmbeddedCritic, shipped_folder
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory

@@ -27,11 +27,11 @@ from amc_agents import AtSteps, amc, text_agent
 from amc_agents.bench.methods import Tuned, amc_hidden
 from amc_agents.bench.runner import compare
 from amc_agents.bench.tuning import Grid, tune
-from amc_agents.critics.classifier.critic import ClassifierCritic
+from amc_agents.critics.classifier import ClassifierCritic
 from amc_agents.critics.goal.critic import GoalValueCritic
 from amc_agents.critics.goal.embeddings import Embedded, ServerEmbeddings
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.reading import CompletionsReader

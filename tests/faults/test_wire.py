@@ -11,7 +11,7 @@ import pytest
 
 from amc_agents.concurrency import rate_gate
 from amc_agents.concurrency.background import background_loop
-from amc_agents.critics.server import http
+from amc_agents.critics.server import client
 from amc_agents.errors import AmcError
 from amc_agents.runtime.metering import PolicyMeter, counting_requests
 from amc_agents.usage import Meter, metering
@@ -39,7 +39,7 @@ def methods(folder) -> dict[str, tuple[Surface, Seen]]:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
     """Retries follow at once, or after the time that the server asks for."""
-    monkeypatch.setattr(http, "_pause", lambda state: state.outcome.exception().retry_after or 0.0)
+    monkeypatch.setattr(client, "_pause", lambda state: state.outcome.exception().retry_after or 0.0)
     monkeypatch.setattr(rate_gate, "_FIRST_PAUSE_S", 0.001)
 
 

@@ -15,7 +15,7 @@ import pytest
 from amc_agents.bench.methods import best_of_n, react
 from amc_agents.bench.runner import compare
 from amc_agents.bench.tuning import Grid, tune
-from amc_agents.critics.disk_cache import DiskCache
+from amc_agents.critics.goal.embeddings import DiskCache
 from amc_agents.operations.importing import Outcomes, import_logs
 from amc_agents.training.collecting import collect_from
 from amc_agents.training.dataset import read_records

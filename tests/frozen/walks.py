@@ -69,8 +69,8 @@ def served_value() -> dict[str, int]:
 
     from amc_agents import parse_critic
     from amc_agents.critics.render import DIALOGUE
-    from amc_agents.critics.server.folder import tokenizer_of
-    from amc_agents.critics.server.golden import Golden
+    from amc_agents.critics.saved import Golden
+    from amc_agents.critics.server.served import tokenizer_of
     from amc_agents.critics.value.checkpoint import ValueCheckpoint
     from tests.critics.value.fake_vllm import TOKENIZER, FakeVLLM, score, trajectory
 

@@ -16,18 +16,17 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from amc_agents.config import Config
 from amc_agents.critics.allowed import AllowedCritics
-from amc_agents.critics.classifier.conversation import is_tool_call
-from amc_agents.critics.classifier.critic import ClassifierCritic
+from amc_agents.critics.calibration import calibration_from_json
+from amc_agents.critics.classifier import ClassifierCritic
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
 from amc_agents.critics.goal.embeddings import ServerEmbeddings
-from amc_agents.critics.judge import structured
-from amc_agents.critics.judge.foa import FOA
-from amc_agents.critics.judge.style import ZERO_SHOT
+from amc_agents.critics.judge.critic import FOA
+from amc_agents.critics.judge.style import ZERO_SHOT, read_structured
+from amc_agents.critics.openhands import is_tool_call
 from amc_agents.critics.render import DIALOGUE
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.value_calibration import calibration_from_json
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint
 from amc_agents.critics.verdict.reading import CompletionsReader
 from amc_agents.critics.verdict.top_k import TopKReader
@@ -137,7 +136,7 @@ TEXT_PARSERS = [
     text_parser("judge's number", ZERO_SHOT.read, "Score:", "Score: 0.5", "score", "Score: 1.", errors=(ValueError,)),
     text_parser("foa's number", FOA.read, "The correctness score is", "The correctness score is 7",
                 errors=(ValueError,)),
-    text_parser("judge's structured answer", lambda text: structured.read(FOA, text), '{"analysis": "', '"score": ',
+    text_parser("judge's structured answer", lambda text: read_structured(FOA, text), '{"analysis": "', '"score": ',
                 '{"analysis": "a", "score": 7}', "7", "}", '"', "7.0", "true", errors=(ValueError,)),
     text_parser("verdict in words", before_verdict, "This step is ", "GOOD", "BAD", "This step is GOOD."),
     text_parser("imagined step", read_imagined, "Observation:", "Reflection:", "Thought:", "Action:", "GOOD"),

@@ -7,7 +7,7 @@ import selectors
 
 import numpy as np
 
-from amc_agents.critics.log_odds import Judgements
+from amc_agents.critics.uses import Judgements
 from amc_agents.decisions.samples import Sample
 
 

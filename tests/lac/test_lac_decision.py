@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.log_odds import Judgements, LogOdds
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.spec import UniformCritic
+from amc_agents.critics.uses import Judgements, LogOdds
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
 from amc_agents.lac.decision import LacSettings, Sample, decide, decide_among
 from amc_agents.lac.imagination import ChatImagination

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
 
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.envs.crafting import generate_tasks
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
 from amc_agents.lac.embedded_text_scorer import EmbeddedScorer

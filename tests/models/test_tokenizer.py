@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amc_agents.critics.value.embedded import shipped_folder
+from amc_agents.critics.value.local import shipped_folder
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 

@@ -19,7 +19,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.export import export_embedded_value
+from amc_agents.critics.value.local import export_embedded_value
 from amc_agents.errors import CheckpointError, ConfigurationError, ServerError
 from amc_agents.models.embedded import model_folder
 from amc_agents.operations.serve import (

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from amc_agents.critics.goal.calibration import Calibration
+from amc_agents.critics.goal.checkpoint import Calibration
 from amc_agents.critics.goal.embeddings import HashedWords
 from amc_agents.errors import ConfigurationError, DecisionError
 from amc_agents.middleware import CritiqueRefine

@@ -19,7 +19,7 @@ from amc_agents import Budget, actor_critic_model
 from amc_agents.concurrency import rate_gate
 from amc_agents.concurrency.rate_gate import RateGate, rate_limit_of, retry_after_of
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import QuorumLost
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent

@@ -27,7 +27,7 @@ from amc_agents import (
 from amc_agents.budget import Bound
 from amc_agents.critics.goal.embeddings import LangChainEmbeddings, ServerEmbeddings
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.envs.crafting import generate_task
 from amc_agents.errors import CriticError, UnboundedRequest

@@ -9,7 +9,7 @@ import pytest
 from langchain.agents import create_agent
 
 from amc_agents import Never, amc
-from amc_agents.critics.server.routing import SESSION_HEADER
+from amc_agents.critics.value.pooling import SESSION_HEADER
 from amc_agents.runtime.session_routing import SessionRouting
 
 openai = pytest.importorskip("langchain_openai")

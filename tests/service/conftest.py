@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amc_agents import Never, amc, text_agent
-from amc_agents.critics.value.export import export_embedded_value
+from amc_agents.critics.value.local import export_embedded_value
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.operations.serve.vllm_command import VARIABLE

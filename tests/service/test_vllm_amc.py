@@ -90,7 +90,7 @@ async def test_the_common_past_of_particles_is_computed_once(value_url, value_fo
 
 
 def tokenizer(folder):
-    from amc_agents.critics.server.folder import tokenizer_of
+    from amc_agents.critics.server.served import tokenizer_of
 
     return tokenizer_of(folder)
 

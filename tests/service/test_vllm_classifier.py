@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from amc_agents import AtSteps, amc
-from amc_agents.critics.classifier.conversation import chat, openhands_chat
-from amc_agents.critics.classifier.critic import as_text
+from amc_agents.critics.classifier import as_text, chat
+from amc_agents.critics.openhands import openhands_chat
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError, CriticServerError
 from amc_agents.operations.serve import ServedModel

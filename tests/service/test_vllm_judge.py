@@ -8,8 +8,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.judge.stated import stated_number
-from amc_agents.critics.judge.style import JudgeStyle
+from amc_agents.critics.judge.style import JudgeStyle, stated_number
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError
 from amc_agents.types import Step, Task, Trajectory

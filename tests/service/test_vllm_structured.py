@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
-from amc_agents.critics.judge import structured
 from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.judge.stated import stated_number
-from amc_agents.critics.judge.style import JudgeStyle
+from amc_agents.critics.judge.style import JudgeStyle, response_format, stated_number
 from amc_agents.errors import CriticError
 from amc_agents.operations.serve import ServedModel
 from amc_agents.types import Step, Task, Trajectory
@@ -50,7 +48,7 @@ def test_the_server_forces_any_model_into_the_form(url):
     (value,) = asyncio.run(critic.values([STATE]))
     assert 0.0 <= value <= 1.0
     assert (critic.usage.calls, critic.usage.missing) == (1, 0)
-    asked = structured.response_format(JudgeStyle(**{**vars(STYLE), "whole": True}))
+    asked = response_format(JudgeStyle(**{**vars(STYLE), "whole": True}))
     answer = json.loads(model(url).invoke("Judge it.", response_format=asked).text)
     assert list(answer) == ["analysis", "score"]
     assert isinstance(answer["score"], int)

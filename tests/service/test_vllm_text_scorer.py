@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import CriticError
 from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
 from amc_agents.lac.text_scoring import ChatRescorer, Text

@@ -18,13 +18,12 @@ from langchain_openai import ChatOpenAI
 
 import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE
-from amc_agents.critics.server.golden import Golden
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.saved import Golden
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.verdict.checkpoint import STEPWISE, VerdictCheckpoint, VerdictFormat
 from amc_agents.critics.verdict.critic import VerdictCritic
-from amc_agents.critics.verdict.reading import CompletionsReader
-from amc_agents.critics.verdict.spellings import Spellings
+from amc_agents.critics.verdict.reading import CompletionsReader, Spellings
 from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.llama import NumpyLlama

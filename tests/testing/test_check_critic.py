@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.spec import UniformCritic
 from amc_agents.testing import check_critic
 from amc_agents.testing import checks as contract
 from amc_agents.types import Step, Task, Trajectory

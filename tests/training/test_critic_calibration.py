@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from amc_agents import AtSteps, amc
-from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.uses import nature_of
-from amc_agents.critics.value.calibrated import FILE, CalibratedCritic
-from amc_agents.critics.value.value_calibration import (
+from amc_agents.critics.calibration import (
+    FILE,
+    CalibratedCritic,
     LogisticCalibration,
     calibration_from_json,
     fit_value_calibration,
 )
+from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.uses import nature_of
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.critic_calibration import CalibrationStates, calibrate_critic, cross_fitted
 from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, write_shard

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amc_agents.critics.calibration import AffineCalibration
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.critics.value.hf import HFCritic
-from amc_agents.critics.value.value_calibration import AffineCalibration
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.metrics import evaluate

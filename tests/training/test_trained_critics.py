@@ -10,8 +10,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.checkpoint import FILE
-from amc_agents.critics.value.embedded import EmbeddedCritic
 from amc_agents.critics.value.hf import HFCritic
+from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.training.fine_tuning import make_encoder
 from amc_agents.usage import Meter, Usage, metering

@@ -9,11 +9,14 @@ openai:text-embedding-3-small            any provider of LangChain's init_embedd
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import re
+import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
@@ -28,11 +31,10 @@ from langchain_core.embeddings import Embeddings
 from amc_agents.budget import Bound
 from amc_agents.concurrency.blocking import BlockingCalls
 from amc_agents.critics.asking import key_of
-from amc_agents.critics.disk_cache import DiskCache
-from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
-from amc_agents.critics.server.answers import rows_of, usage_of
-from amc_agents.critics.server.http import ModelServer
-from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, MissingExtra
+from amc_agents.critics.server.client import ModelServer, server_options, usage_of
+from amc_agents.critics.server.served import rows_of
+from amc_agents.critics.spec import allow, needed, number, positive_integer
+from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticSpecError, MissingExtra
 from amc_agents.quoting import cause_of, excerpt, keep_secrets_of, quoted
 from amc_agents.spending import claim
 from amc_agents.usage import Usage
@@ -359,3 +361,52 @@ def _checked(answer: Any, n: int, spec: str) -> Vectors:
 
 
 _WORD = re.compile(r"\w+")
+
+
+class DiskCache:
+    """Maps questions to answers, as bytes.
+
+    Args:
+        path: the file; created if it does not exist.
+        namespace: what the answers depend on (a model's name, a prompt): it is part of every key.
+    """
+
+    def __init__(self, path: str | Path, namespace: str) -> None:
+        self.path, self._namespace = Path(path), namespace
+
+    def get(self, questions: Sequence[str]) -> dict[str, bytes]:
+        """Return the cached answers, by question."""
+        by_key = {self._key(question): question for question in questions}
+        keys = list(by_key)
+        answers: dict[str, bytes] = {}
+        with self._open() as connection:
+            for start in range(0, len(keys), _AT_ONCE):
+                chosen = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(chosen))
+                rows = connection.execute(f"SELECT key, answer FROM answers WHERE key IN ({marks})", chosen)
+                answers |= {by_key[key]: answer for key, answer in rows}
+        return answers
+
+    def put(self, answers: Mapping[str, bytes]) -> None:
+        """Store the answers, atomically."""
+        rows = [(self._key(question), answer) for question, answer in answers.items()]
+        with self._open() as connection:
+            connection.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+
+    def _key(self, question: str) -> bytes:
+        return hashlib.sha256(f"{self._namespace}\0{question}".encode()).digest()
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A new connection for each call, since calls may come from any thread.
+            with closing(sqlite3.connect(self.path, timeout=60.0)) as connection, connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer BLOB NOT NULL)")
+                yield connection
+        except (OSError, sqlite3.Error) as error:
+            raise CheckpointError(f"{self.path} cannot be used as a cache ({error}): choose another file") from error
+
+
+_AT_ONCE = 500
+"""Number of keys per query."""

@@ -17,11 +17,21 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from amc_agents.critics.calibration import ValueCalibration, calibration_from_json
 from amc_agents.critics.render import Encoder, PromptFormat
-from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
-from amc_agents.critics.server.golden import Golden, allowed_deviation, likely_cause, misfit, probes
+from amc_agents.critics.saved import (
+    Golden,
+    Number,
+    SavedFields,
+    TokenCount,
+    TokenId,
+    allowed_deviation,
+    likely_cause,
+    misfit,
+    probes,
+    read_saved,
+)
 from amc_agents.critics.tokenizing import Tokenize, segments_from_json, segments_to_json
-from amc_agents.critics.value.value_calibration import ValueCalibration, calibration_from_json
 from amc_agents.errors import CheckpointError
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray

@@ -7,6 +7,7 @@ prompts of training, and the server's prefix cache reuses the tokens that it has
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,14 +20,19 @@ from pydantic import SecretStr
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
-from amc_agents.critics.options import allow, needed, number, positive_integer, server_options
+from amc_agents.critics.adapting import checked_values
 from amc_agents.critics.render import Batch, Encoder
-from amc_agents.critics.server.answers import ServedModel, chosen_model, rows_of
-from amc_agents.critics.server.folder import local_folder, served_folder, tokenizer_of
-from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
-from amc_agents.critics.server.routing import session_headers
+from amc_agents.critics.server.client import KEY_VARIABLE, ModelServer, server_options
+from amc_agents.critics.server.served import (
+    ServedModel,
+    chosen_model,
+    local_folder,
+    rows_of,
+    served_folder,
+    tokenizer_of,
+)
+from amc_agents.critics.spec import allow, needed, number, positive_integer
 from amc_agents.critics.tokenizing import Tokenize
-from amc_agents.critics.validation import checked_values
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import CheckpointError, CriticError, CriticServerError
 from amc_agents.quoting import quoted
@@ -40,11 +46,11 @@ _REMEMBERED = 50_000
 """Maximum number of segments whose JSON is kept."""
 
 
-def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) -> VLLMCritic:
-    """The critic of `vllm:target?options`."""
+def one_server(url: str, options: Mapping[str, str], *, trusted: bool) -> VLLMCritic:
+    """The critic of `vllm:URL?options`."""
     allow("vllm", options, "model", "checkpoint", "max_batch", "tolerance", "key_env", "timeout", "retry_for")
     return VLLMCritic(
-        needed("vllm", target, "http://host:8000"),
+        needed("vllm", url, "http://host:8000"),
         model=options.get("model"),
         checkpoint=options.get("checkpoint"),
         **server_options("vllm", options),
@@ -329,3 +335,35 @@ def _scores_of(answer: Any, n: int, where: str) -> FloatArray:
             case _:
                 raise CriticError(f"{where}: expected one number in `probs`, got {quoted(row, 200)}")
     return np.array(scores)
+
+
+SESSION_HEADER = "X-Session-ID"
+"""The header by which vllm-router's policy `consistent_hash` chooses a replica."""
+
+
+def session_of(trajectory: Trajectory) -> str:
+    """Return the session of a trajectory: a hash of its task, so that a header reveals no text."""
+    task = trajectory.task
+    return hashlib.sha256(f"{task.id}\n{task.instruction}".encode()).hexdigest()[:16]
+
+
+def session_headers(trajectories: Sequence[Trajectory]) -> Mapping[str, str]:
+    """Return the header that names the session; empty if the trajectories are of several tasks."""
+    sessions = {session_of(trajectory) for trajectory in trajectories}
+    return {SESSION_HEADER: sessions.pop()} if len(sessions) == 1 else {}
+
+
+def ranked(session: str, replicas: Sequence[str]) -> list[int]:
+    """Return the indices of the replicas by rendezvous hashing, the session's own replica first.
+
+    Each session has its own order. When a replica fails, only its sessions move, evenly to all others.
+
+    Args:
+        session: the session.
+        replicas: names of the replicas.
+    """
+
+    def weight(index: int) -> bytes:
+        return hashlib.sha256(f"{session}\n{replicas[index]}".encode()).digest()
+
+    return sorted(range(len(replicas)), key=weight, reverse=True)

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.critics.options import server_options
-from amc_agents.critics.server.routing import ranked, session_of
+from amc_agents.critics.server.client import server_options
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.pooling import VLLMCritic
-from amc_agents.critics.value.pooling import from_spec as one_server
+from amc_agents.critics.value.pooling import VLLMCritic, one_server, ranked, session_of
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.logs import log, room_logger
 from amc_agents.types import FloatArray, Trajectory

@@ -20,9 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
-from amc_agents.critics.saved import Number, SavedFields, TokenCount, TokenId, read_saved
-from amc_agents.critics.server.folder import FolderKind
-from amc_agents.critics.server.golden import Golden, allowed_deviation
+from amc_agents.critics.saved import Golden, Number, SavedFields, TokenCount, TokenId, allowed_deviation, read_saved
+from amc_agents.critics.server.served import FolderKind
 from amc_agents.critics.tokenizing import Template, Tokenize, segments_from_json, segments_to_json
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.tokenizer_file import NAME as TOKENIZER

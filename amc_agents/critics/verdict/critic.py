@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from amc_agents.critics.judge.style import new_marker
-from amc_agents.critics.log_odds import Judgements
-from amc_agents.critics.options import allow, choice, needed, number, positive_integer, server_options, understood
-from amc_agents.critics.server.http import ModelServer
-from amc_agents.critics.validation import checked_values
-from amc_agents.critics.verdict.checkpoint import VerdictFormat, VerdictPrompt, Words
-from amc_agents.critics.verdict.marked import marked_stepwise
+from amc_agents.critics.adapting import checked_values
+from amc_agents.critics.judge.style import EXPLAINED, new_marker
+from amc_agents.critics.render import PromptFormat
+from amc_agents.critics.server.client import ModelServer, server_options
+from amc_agents.critics.spec import allow, choice, needed, number, positive_integer, understood
+from amc_agents.critics.uses import Judgements
+from amc_agents.critics.verdict.checkpoint import STEPWISE, VerdictFormat, VerdictPrompt, Words
 from amc_agents.critics.verdict.reading import CompletionsReader, VerdictReader, Verdicts
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError
 from amc_agents.quoting import quoted
@@ -216,3 +216,22 @@ def _chat(target: str, options: Mapping[str, str], trusted: bool) -> VerdictRead
 
 SCORES = ("log_odds", "p_good")
 _COMMON = ("low", "high", "score", "words", "least_mass", "key_env", "timeout")
+
+
+def marked_stepwise(marker: str) -> VerdictFormat:
+    """Return `STEPWISE` with a marker in front of the record's own lines.
+
+    No text of an agent or a world contains the marker, so none can end the record, or add a step or a verdict to it.
+
+    Args:
+        marker: see `amc_agents.critics.judge.style.new_marker`. It is constant, so that prompts stay append-only.
+    """
+    return VerdictFormat(
+        rounds=PromptFormat(
+            name="verdict-marked",
+            opening=f"{EXPLAINED.format(marker=marker)}\n\n{marker} Task\n{{instruction}}",
+            round=f"\n{marker} Step\n{{turn}}\n{marker} Observation: {{observation}}",
+            marker="\n",
+        ),
+        question=f"\n{marker} End of the record\n{STEPWISE.question}",
+    )

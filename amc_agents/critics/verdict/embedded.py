@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from amc_agents.budget import Bound
-from amc_agents.critics.options import allow, needed
 from amc_agents.critics.render import newest_start
+from amc_agents.critics.spec import allow, needed
 from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import weights_hash
-from amc_agents.critics.value.embedded import check_words, shipped_folder
+from amc_agents.critics.value.local import check_words, shipped_folder
 from amc_agents.critics.verdict.checkpoint import FILE, VerdictCheckpoint, VerdictPrompt, Words
-from amc_agents.critics.verdict.reading import Verdicts
-from amc_agents.critics.verdict.spellings import Ids, Spellings
+from amc_agents.critics.verdict.reading import Ids, Spellings, Verdicts
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.export import export_merged

@@ -20,10 +20,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from amc_agents.concurrency.gather import side_by_side
+from amc_agents.critics.allowed import redacted
 from amc_agents.critics.asking import PATIENCE, CriticChatModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
-from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN
-from amc_agents.critics.server.redaction import redacted
+from amc_agents.critics.server.served import LEAST_LOGPROB, OVERWRITTEN
 from amc_agents.critics.tokenizing import Segment
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict.reading import Verdicts

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from amc_agents.models.embedded.chat import EmbeddedChatModel, model_folder
+    from amc_agents.models.embedded.chat import EmbeddedChatModel
     from amc_agents.models.embedded.decoder import LlamaScorer
     from amc_agents.models.embedded.llama import NumpyLlama
     from amc_agents.models.embedded.tokenizer import WordTokenizer
+    from amc_agents.models.embedded.weights import model_folder
 
 __all__ = ["EmbeddedChatModel", "LlamaScorer", "NumpyLlama", "WordTokenizer", "model_folder"]
 
@@ -24,6 +25,6 @@ __getattr__, __dir__ = _lazy_names(
         "LlamaScorer": "models.embedded.decoder",
         "NumpyLlama": "models.embedded.llama",
         "WordTokenizer": "models.embedded.tokenizer",
-        "model_folder": "models.embedded.chat",
+        "model_folder": "models.embedded.weights",
     },
 )

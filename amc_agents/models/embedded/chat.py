@@ -8,16 +8,13 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from amc_agents.errors import ConfigurationError
 from amc_agents.models.batcher import Batcher
 from amc_agents.models.chat import EngineChatModel
 from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.embedded.weights import model_folder
 from amc_agents.models.replies import Engine
-from amc_agents.quoting import quoted
-
-_SHIPPED = Path(__file__).parent
 
 
 class EmbeddedChatModel(EngineChatModel):
@@ -47,22 +44,6 @@ class EmbeddedChatModel(EngineChatModel):
             # The modification time is part of the key, so that changed weights are read again.
             self._place = self.model, folder, (folder / "model.safetensors").stat().st_mtime_ns
         return _load(*self._place)
-
-
-def model_folder(name: str | Path) -> Path:
-    """Return the folder of a shipped model, or `name` itself if it is a model folder.
-
-    Raises:
-        ConfigurationError: `name` is neither.
-    """
-    for folder in (_SHIPPED / name, Path(name)):
-        if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
-            return folder.resolve()
-    shipped = sorted(path.parent.name for path in _SHIPPED.glob("*/config.json"))
-    raise ConfigurationError(
-        f"no model {quoted(str(name), 200)}: expected a shipped model ({', '.join(shipped) or 'none installed'}) or a "
-        "folder with config.json, tokenizer.json and model.safetensors"
-    )
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.errors import CheckpointError
+from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import read_json_object
 from amc_agents.models.engine import Float32Array
 from amc_agents.quoting import excerpt, quoted
@@ -167,3 +167,28 @@ def _read_tensors(path: Path) -> Weights:
 def _require(data: Mapping[str, Any], key: str, expected: Any, default: Any = None) -> None:
     if data.get(key, default) != expected:
         raise CheckpointError(f"config.json: expected {key}={quoted(expected)}, got {quoted(data.get(key))}")
+
+
+def model_folder(name: str | Path) -> Path:
+    """Return the folder of a shipped model, or `name` itself if it is a model folder.
+
+    Raises:
+        ConfigurationError: `name` is neither.
+    """
+    for folder in (SHIPPED / name, Path(name)):
+        if (folder / "config.json").is_file() and (folder / "model.safetensors").is_file():
+            return folder.resolve()
+    shipped = sorted(shipped_names())
+    raise ConfigurationError(
+        f"no model {quoted(str(name), 200)}: expected a shipped model ({', '.join(shipped) or 'none installed'}) or a "
+        "folder with config.json, tokenizer.json and model.safetensors"
+    )
+
+
+def shipped_names() -> set[str]:
+    """The names of the shipped models."""
+    return {path.parent.name for path in SHIPPED.glob("*/config.json")}
+
+
+SHIPPED = Path(__file__).parent
+"""The folder of the shipped models."""

@@ -27,7 +27,7 @@ from typing_extensions import override
 from amc_agents.concurrency.background import background_loop, on_background_loop, run_in_background
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.context import change_context, particle_context
-from amc_agents.critics.validation import checked_values
+from amc_agents.critics.adapting import checked_values
 from amc_agents.messages import MessageReader
 from amc_agents.operations.rollout.call_records import Agent, spending
 from amc_agents.population.features.committing import select_at_door

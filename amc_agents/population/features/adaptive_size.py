@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.spec import UniformCritic
 from amc_agents.population.particle import Particle
 from amc_agents.population.settings import Settings
 from amc_agents.smc import Adaptive, normalised, overtaking_by_agreement, overtaking_by_value

@@ -20,10 +20,9 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.critics.goal.calibration import Calibration, fit_calibration
-from amc_agents.critics.goal.checkpoint import GoalCheckpoint, GoalNetwork
+from amc_agents.critics.goal.checkpoint import Calibration, GoalCheckpoint, GoalNetwork, fit_calibration
+from amc_agents.critics.goal.critic import Summary, as_summary
 from amc_agents.critics.goal.embeddings import TextEmbeddings, Vectors, as_embeddings
-from amc_agents.critics.goal.summaries import Summary, as_summary
 from amc_agents.critics.reliability import Bin, calibration_error, reliability
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.pnlc.types import Proposer
@@ -214,7 +213,7 @@ def calibrate_goal(
         reached: when a goal counts as reached.
         n_triples: approximate number of triples; a proposer is called for a quarter of them.
         embeddings: see `critics.goal.embeddings`; None: the checkpoint's.
-        summary: see `critics.goal.summaries`; None: the checkpoint's.
+        summary: see `critics.goal.critic`; None: the checkpoint's.
         seed: seed for states and goals.
 
     Raises:

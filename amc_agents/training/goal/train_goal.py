@@ -22,10 +22,9 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 
-from amc_agents.critics.goal.calibration import Calibration
-from amc_agents.critics.goal.checkpoint import GoalCheckpoint, GoalNetwork, GoldenTriple
+from amc_agents.critics.goal.checkpoint import Calibration, GoalCheckpoint, GoalNetwork, GoldenTriple
+from amc_agents.critics.goal.critic import ChatSummary, Summary, as_summary
 from amc_agents.critics.goal.embeddings import CachedEmbeddings, HashedWords, TextEmbeddings, Vectors, as_embeddings
-from amc_agents.critics.goal.summaries import ChatSummary, Summary, as_summary
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
 from amc_agents.training.data_checks import split_by_task, task_of_trajectory
@@ -114,7 +113,7 @@ def train_goal(
         out: folder to write; created if necessary.
         embeddings: see `critics.goal.embeddings`.
         settings: settings of the training; None: the paper's.
-        summary: description of states, see `critics.goal.summaries`.
+        summary: description of states, see `critics.goal.critic`.
         cache: file that caches embeddings and summaries, for interrupted trainings.
         progress: called after each batch of embeddings and each iteration.
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from langchain_core.messages import convert_to_messages
 
-from amc_agents.critics.goal.summaries import Summary
+from amc_agents.critics.goal.critic import Summary
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.messages import trajectory_from_messages
 from amc_agents.quoting import quoted

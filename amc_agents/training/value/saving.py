@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from amc_agents.critics.calibration import AffineCalibration, LogisticCalibration
 from amc_agents.critics.render import Encoder
-from amc_agents.critics.server.golden import (
+from amc_agents.critics.saved import (
     BFLOAT16,
     FIRST_TOKEN_POOLING,
     MEAN_POOLING,
@@ -24,7 +25,6 @@ from amc_agents.critics.server.golden import (
 )
 from amc_agents.critics.tokenizing import as_stored
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.value_calibration import AffineCalibration, LogisticCalibration
 from amc_agents.errors import MissingExtra
 from amc_agents.files import replace_file
 from amc_agents.markdown import block, code, text, value_table

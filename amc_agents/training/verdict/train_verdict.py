@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from amc_agents.critics.server.golden import Golden
+from amc_agents.critics.saved import Golden
 from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCheckpoint, VerdictFormat, Words
-from amc_agents.critics.verdict.spellings import Spellings
+from amc_agents.critics.verdict.reading import Spellings
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
 from amc_agents.quoting import quoted

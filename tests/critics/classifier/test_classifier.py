@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from amc_agents import AtSteps, amc
-from amc_agents.critics.classifier.conversation import chat, is_tool_call, openhands_chat
-from amc_agents.critics.classifier.critic import ClassifierCritic, as_text
-from amc_agents.critics.classifier.openhands import openhands_render
+from amc_agents.critics.classifier import ClassifierCritic, as_text, chat
+from amc_agents.critics.openhands import is_tool_call, openhands_chat, openhands_render
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import for_lac, nature_of
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError, CriticSpecError

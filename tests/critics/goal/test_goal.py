@@ -13,20 +13,25 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from amc_agents.critics.disk_cache import DiskCache
-from amc_agents.critics.goal.calibration import Calibration, fit_calibration
-from amc_agents.critics.goal.checkpoint import FILE, GoalCheckpoint, GoalNetwork, GoldenTriple
-from amc_agents.critics.goal.critic import GoalValueCritic
+from amc_agents.critics.goal.checkpoint import (
+    FILE,
+    Calibration,
+    GoalCheckpoint,
+    GoalNetwork,
+    GoldenTriple,
+    fit_calibration,
+)
+from amc_agents.critics.goal.critic import ChatSummary, Described, GoalValueCritic, as_summary
 from amc_agents.critics.goal.embeddings import (
     CachedEmbeddings,
+    DiskCache,
     Embedded,
     HashedWords,
     LangChainEmbeddings,
     ServerEmbeddings,
     as_embeddings,
 )
-from amc_agents.critics.goal.summaries import ChatSummary, Described, as_summary
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import (
     CheckpointError,

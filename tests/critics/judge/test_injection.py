@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 
 from amc_agents.critics.judge.style import ZERO_SHOT, new_marker
-from amc_agents.critics.verdict.critic import VerdictCritic
-from amc_agents.critics.verdict.marked import marked_stepwise
+from amc_agents.critics.verdict.critic import VerdictCritic, marked_stepwise
 from amc_agents.critics.verdict.top_k import TopKReader, _guarded
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory

@@ -16,10 +16,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import MessagesState
 
 from amc_agents import AtSteps, amc, effect
-from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.judge.foa import FOA, RIGHT_SO_FAR, WRONG_SO_FAR
-from amc_agents.critics.judge.stated import stated_number
-from amc_agents.critics.judge.style import MARKER, ZERO_SHOT, JudgeStyle, written
+from amc_agents.critics.judge.critic import FOA, RIGHT_SO_FAR, WRONG_SO_FAR, JudgeCritic
+from amc_agents.critics.judge.style import MARKER, ZERO_SHOT, JudgeStyle, stated_number, written
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, UnreadableAnswer
 from amc_agents.lac.judging import judge_candidates

@@ -10,10 +10,8 @@ import httpx
 import pytest
 from langchain_openai import ChatOpenAI
 
-from amc_agents.critics.judge import structured
-from amc_agents.critics.judge.critic import JudgeCritic
-from amc_agents.critics.judge.foa import FOA
-from amc_agents.critics.judge.style import ZERO_SHOT
+from amc_agents.critics.judge.critic import FOA, JudgeCritic
+from amc_agents.critics.judge.style import ZERO_SHOT, read_structured
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError
 from amc_agents.types import Step, Task, Trajectory
@@ -107,15 +105,15 @@ REFUSED: Sequence[tuple[str, str]] = (
 @pytest.mark.parametrize(("given", "complaint"), REFUSED, ids=range(len(REFUSED)))
 def test_any_other_answer_is_refused(given, complaint):
     with pytest.raises(ValueError, match=complaint) as refused:
-        structured.read(FOA, given)
+        read_structured(FOA, given)
     assert len(str(refused.value)) < 200
 
 
 def test_a_number_that_is_not_finite_is_refused():
     for score in (float("nan"), float("inf"), -0.1):
         with pytest.raises(ValueError, match="between 0 and 1"):
-            structured.read(ZERO_SHOT, answer(score))
-    assert structured.read(FOA, answer(7.0)) == 7.0
+            read_structured(ZERO_SHOT, answer(score))
+    assert read_structured(FOA, answer(7.0)) == 7.0
 
 
 def test_its_string_has_an_option(monkeypatch):

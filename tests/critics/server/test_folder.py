@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from amc_agents.critics.server.folder import tokenizer_of
+from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.errors import CheckpointError

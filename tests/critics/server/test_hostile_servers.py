@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.goal.embeddings import ServerEmbeddings
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.reading import CompletionsReader

@@ -13,8 +13,8 @@ import pytest
 from tenacity import AsyncRetrying
 
 from amc_agents.concurrency.rate_gate import RateGate
-from amc_agents.critics.server import answers, http
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server import client
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import (
     AmcError,
     CheckpointError,
@@ -40,7 +40,7 @@ def naps(monkeypatch):
     async def passed(_):
         """Open the gate: no time passes in these tests."""
 
-    monkeypatch.setattr(http, "AsyncRetrying", functools.partial(AsyncRetrying, sleep=sleep))
+    monkeypatch.setattr(client, "AsyncRetrying", functools.partial(AsyncRetrying, sleep=sleep))
     monkeypatch.setattr(RateGate, "passed", passed)
     return pauses
 
@@ -146,7 +146,7 @@ async def test_a_redirect_is_an_error():
 
 @pytest.mark.parametrize("status", [200, 500])
 async def test_an_endless_answer_is_not_read_beyond_its_limit(status, monkeypatch):
-    monkeypatch.setattr(answers, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(client, "MOST_BYTES", 1 << 20)
 
     class Endless(httpx.AsyncByteStream):
         sent = 0
@@ -160,9 +160,9 @@ async def test_an_endless_answer_is_not_read_beyond_its_limit(status, monkeypatc
     response = httpx.Response(status, stream=stream)
     if status == 200:
         with pytest.raises(CriticServerError, match="longer than 1 MiB"):
-            await answers.read("http://a", response)
+            await client.read_body("http://a", response)
     else:
-        assert len(await answers.read("http://a", response)) == 1 << 16
+        assert len(await client.read_body("http://a", response)) == 1 << 16
     assert stream.sent <= (1 << 20) + (1 << 14)
 
 
@@ -202,7 +202,7 @@ async def test_a_huge_integer_becomes_infinite_like_a_huge_float():
 
 
 async def test_an_endless_answer_is_an_error(monkeypatch):
-    monkeypatch.setattr(answers, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(client, "MOST_BYTES", 1 << 20)
     error, server = await fault_of(Reply(body=b"1" * ((1 << 20) + 1)), retry_for=60)
     assert "longer than 1 MiB" in str(error)
     assert len(server.requests) == 1

@@ -9,8 +9,8 @@ import pytest
 
 import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE
-from amc_agents.critics.server.folder import tokenizer_of
-from amc_agents.critics.server.golden import Golden
+from amc_agents.critics.saved import Golden
+from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.types import Step, Task, Trajectory
 from tests.critics.server.scripted_server import Reply, ScriptedServer

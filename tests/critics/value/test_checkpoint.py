@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.render import DIALOGUE, PLAIN
-from amc_agents.critics.server.golden import (
+from amc_agents.critics.saved import (
     BFLOAT16,
     FIRST_TOKEN_POOLING,
     MEAN_POOLING,

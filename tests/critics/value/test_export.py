@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from amc_agents.critics.value import export
+from amc_agents.critics.value import local
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.export import export_embedded_value
+from amc_agents.critics.value.local import export_embedded_value
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded import model_folder
 from amc_agents.models.embedded.decoder import LlamaScorer
@@ -78,7 +78,7 @@ def test_a_folder_with_files_is_refused_and_unchanged(exported, tmp_path):
 
 
 def test_a_failure_leaves_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "_TOKENIZER", ("tokenizer.json", "missing.json"))
+    monkeypatch.setattr(local, "_TOKENIZER", ("tokenizer.json", "missing.json"))
     with pytest.raises(FileNotFoundError):
         export_embedded_value(SHIPPED, tmp_path / "deep" / "value")
     assert list((tmp_path / "deep").iterdir()) == []

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.server import http
-from amc_agents.critics.server.folder import tokenizer_of
+from amc_agents.critics.server import client
+from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value import pooling
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.pooling import VLLMCritic, from_spec
+from amc_agents.critics.value.pooling import VLLMCritic, one_server
 from amc_agents.errors import CheckpointError, CriticError, CriticServerError, CriticSpecError
 from amc_agents.usage import Meter, Usage, metering
 from tests.critics.server.scripted_server import HANG, Reply, ScriptedServer
@@ -301,7 +301,9 @@ async def test_the_options_of_the_string_reach_the_critic(folder):
 async def test_the_key_of_a_variable_is_sent_and_never_shown(folder, monkeypatch):
     monkeypatch.setenv("VALUE_KEY", "sk-do-not-show")
     async with FakeVLLM() as server:
-        critic = from_spec(server.url, {"checkpoint": str(folder), "key_env": "VALUE_KEY", "retry_for": "0"})
+        critic = one_server(
+            server.url, {"checkpoint": str(folder), "key_env": "VALUE_KEY", "retry_for": "0"}, trusted=True
+        )
         await critic.connect()
         server.faults = [Reply(401, {"error": "Unauthorized: sk-do-not-show"})]
         with pytest.raises(CriticServerError, match="set VALUE_KEY") as caught:
@@ -339,7 +341,7 @@ async def test_a_local_server_may_name_its_checkpoint_folder(folder):
 
 
 async def test_a_remote_server_may_not_name_a_folder(folder, monkeypatch):
-    monkeypatch.setattr(http, "is_loopback", lambda host: False)
+    monkeypatch.setattr(client, "is_loopback", lambda host: False)
     async with FakeVLLM(root=str(folder), names=[str(folder)]) as server:
         with pytest.raises(CheckpointError, match="its model has no checkpoint here"):
             await by_call(f"vllm:{server.url}").connect()

@@ -9,9 +9,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from amc_agents.critics.server.routing import SESSION_HEADER, ranked, session_of
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.pooling import VLLMCritic
+from amc_agents.critics.value.pooling import SESSION_HEADER, VLLMCritic, ranked, session_of
 from amc_agents.critics.value.replicas import REST_S, ReplicatedCritic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.types import Task

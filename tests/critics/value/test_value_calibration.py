@@ -15,17 +15,18 @@ from amc_agents.bench.methods import Tuned, react
 from amc_agents.bench.methods import amc as method_amc
 from amc_agents.config import Config
 from amc_agents.critics import tokenizing
-from amc_agents.critics.isotonic import Pool, rising_pools
-from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
-from amc_agents.critics.value.embedded import ADAPTER, EmbeddedCritic, shipped_folder
-from amc_agents.critics.value.pooling import VLLMCritic
-from amc_agents.critics.value.value_calibration import (
+from amc_agents.critics.calibration import (
     AffineCalibration,
     IsotonicCalibration,
+    Pool,
     calibration_from_json,
     fit_value_calibration,
+    rising_pools,
 )
+from amc_agents.critics.spec import parse_critic
+from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
+from amc_agents.critics.value.local import ADAPTER, EmbeddedCritic, shipped_folder
+from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.operations.doctor.patient import critic_scores
 from amc_agents.population.wrap import amc

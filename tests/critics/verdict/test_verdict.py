@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.render import PromptFormat
-from amc_agents.critics.server.golden import Golden
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.saved import Golden
+from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.verdict.checkpoint import STEPWISE, VerdictCheckpoint, VerdictFormat
 from amc_agents.critics.verdict.critic import VerdictCritic
-from amc_agents.critics.verdict.reading import CompletionsReader, Verdicts
-from amc_agents.critics.verdict.spellings import Spellings
+from amc_agents.critics.verdict.reading import CompletionsReader, Spellings, Verdicts
 from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticServerError, CriticSpecError
 from amc_agents.testing import check_critic

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.spec import UniformCritic
 from amc_agents.messages import MessageReader
 from amc_agents.population.features.adaptive_size import UNDECIDED, Rule
 from amc_agents.population.particle import Particle

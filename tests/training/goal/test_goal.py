@@ -9,11 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.goal.calibration import fit_calibration
-from amc_agents.critics.goal.checkpoint import GoalCheckpoint
-from amc_agents.critics.goal.critic import GoalValueCritic
+from amc_agents.critics.goal.checkpoint import GoalCheckpoint, fit_calibration
+from amc_agents.critics.goal.critic import FunctionSummary, GoalValueCritic
 from amc_agents.critics.goal.embeddings import Embedded, HashedWords
-from amc_agents.critics.goal.summaries import FunctionSummary
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.types import Step, Task, Trajectory
 from amc_agents.usage import Usage

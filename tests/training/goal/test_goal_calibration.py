@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.goal.checkpoint import GoalCheckpoint
-from amc_agents.critics.goal.critic import GoalValueCritic
-from amc_agents.critics.goal.summaries import FunctionSummary
+from amc_agents.critics.goal.critic import FunctionSummary, GoalValueCritic
 from amc_agents.critics.reliability import calibration_error, clustered_mean, reliability
 from amc_agents.errors import ConfigurationError
 from amc_agents.pnlc.types import Proposed

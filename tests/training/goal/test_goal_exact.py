@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.critics.goal.summaries import FunctionSummary
+from amc_agents.critics.goal.critic import FunctionSummary
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")

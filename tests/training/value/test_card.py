@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
+from amc_agents.critics.calibration import AffineCalibration
 from amc_agents.critics.render import PromptFormat
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.value.embedded import ADAPTER, shipped_folder
-from amc_agents.critics.value.value_calibration import AffineCalibration
+from amc_agents.critics.value.local import ADAPTER, shipped_folder
 from amc_agents.errors import StorageError
 from amc_agents.operations.serve.vllm_command import _ROLE
 from amc_agents.training.critic_calibration import States, calibrate

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from amc_agents.critics.calibration import AffineCalibration, IsotonicCalibration
 from amc_agents.critics.reliability import bin_numbers
-from amc_agents.critics.value.value_calibration import AffineCalibration, IsotonicCalibration
 from amc_agents.errors import ConfigurationError
 from amc_agents.training import critic_calibration as value_calibration
 from amc_agents.training.critic_calibration import LEAST_TASKS, States, calibrate, calibration_tasks, states_of

@@ -9,7 +9,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
-from amc_agents.critics.server.golden import BFLOAT16, FIRST_TOKEN_POOLING, MEAN_POOLING, WITHOUT_ADAPTER
+from amc_agents.critics.saved import BFLOAT16, FIRST_TOKEN_POOLING, MEAN_POOLING, WITHOUT_ADAPTER
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError

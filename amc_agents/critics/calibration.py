@@ -1,23 +1,29 @@
-"""Calibration of a value model: a non-decreasing map, fitted to the outcomes of held-out states.
+"""Calibration: a non-decreasing map from a critic's values to outcomes, and the critic `calibrated:FOLDER`.
 
 A value model that ranks states well may still be over- or underconfident. AMC exponentiates its values, so in the
-weights exp(V / beta) a wrong slope acts like a wrong beta.
+weights exp(V / beta) a wrong slope acts like a wrong beta. A map is fitted to the outcomes of held-out states.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.critics.isotonic import check_rising, rising_pools
+from amc_agents.critics.adapting import checked_values, connect
+from amc_agents.critics.saved import SavedFields, read_saved
+from amc_agents.critics.spec import allow, needed
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import replace_file
 from amc_agents.quoting import excerpt, quoted
-from amc_agents.types import FloatArray
+from amc_agents.types import Critic, FloatArray, Trajectory
+from amc_agents.usage import Usage
 
 Kind = Literal["affine", "isotonic", "logistic"]
 """A straight line, any non-decreasing curve, or for two outcomes the logistic curve of Platt scaling."""
@@ -239,3 +245,167 @@ _LONGEST_STEP = 2.0
 """Bound of a Newton step, which could overshoot where the curve is flat."""
 _RIDGE = 1e-6
 _TOLERANCE = 1e-9
+
+
+class Pool(NamedTuple):
+    """Neighbouring points with the same fitted height."""
+
+    low: float
+    """Smallest x."""
+    high: float
+    """Largest x."""
+    centre: float
+    """Mean x."""
+    height: float
+    """Mean y."""
+
+
+def rising_pools(x: FloatArray, y: FloatArray, weights: FloatArray | None = None) -> list[Pool]:
+    """Fit the non-decreasing step function with the smallest squared error.
+
+    Args:
+        x: `[n]`, n > 0; in any order, with ties.
+        y: `[n]`.
+        weights: `[n]` positive weights of the points, in errors and means; None: equal weights.
+
+    Returns:
+        Pools, by rising x and rising height.
+
+    >>> rising_pools(np.array([1.0, 2.0, 3.0]), np.array([0.0, 3.0, 1.0]))
+    [Pool(low=1.0, high=1.0, centre=1.0, height=0.0), Pool(low=2.0, high=3.0, centre=2.5, height=2.0)]
+    """
+    where, inverse = np.unique(x, return_inverse=True)
+    weights = np.ones(len(x)) if weights is None else weights
+    mass = np.bincount(inverse, weights)
+    # For each pool: its ends, the weighted sums of its x and y, and its weight.
+    pools: list[tuple[float, float, float, float, float]] = []
+    for point in zip(where, where, mass * where, np.bincount(inverse, weights * y), mass, strict=True):
+        pools.append(point)
+        # Merge neighbours whose heights do not rise.
+        while len(pools) > 1 and pools[-2][3] / pools[-2][4] >= pools[-1][3] / pools[-1][4]:
+            (_, high, *right), (low, _, *left) = pools.pop(), pools.pop()
+            sum_x, sum_y, n = (a + b for a, b in zip(left, right, strict=True))
+            pools.append((low, high, sum_x, sum_y, n))
+    return [Pool(float(low), float(high), float(sum_x / n), float(sum_y / n)) for low, high, sum_x, sum_y, n in pools]
+
+
+def check_rising(x: Sequence[float], y: Sequence[float], names: tuple[str, str]) -> None:
+    """Check the corners of a rising curve.
+
+    Args:
+        x: `[n]`.
+        y: `[n]`.
+        names: plural nouns for x and y, for the message.
+
+    Raises:
+        CheckpointError: no corners, different lengths, a number that is not finite, or a curve that falls.
+    """
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if xs.ndim != 1 or xs.shape != ys.shape or not len(xs):
+        raise CheckpointError(
+            f"a calibration has {len(x)} {names[0]}, {len(y)} {names[1]}: expected as many, at least 1"
+        )
+    if not (np.all(np.isfinite(xs)) and np.all(np.isfinite(ys))):
+        raise CheckpointError(f"a calibration's {names[0]} and {names[1]} must be finite")
+    if not (np.all(np.diff(xs) > 0) and np.all(np.diff(ys) >= 0)):
+        raise CheckpointError(f"a calibration's {names[0]} and {names[1]} must rise")
+
+
+FILE = "amc_calibration.json"
+"""Name of the file in the folder."""
+
+
+def from_spec(target: str, options: Mapping[str, str]) -> CalibratedCritic:
+    """The critic of `calibrated:FOLDER`."""
+    allow("calibrated", options)
+    return load_calibrated(needed("calibrated", target, "path/to/folder"))
+
+
+class CalibratedCritic:
+    """A critic whose values pass through a non-decreasing map, which keeps its ranking.
+
+    Args:
+        critic: any critic that values trajectories, in the form that `parse_critic` returns.
+        calibration: the map, from the critic's values to reward units.
+        name: the critic's name in messages.
+
+    Raises:
+        ConfigurationError: the critic has no values, or it is a model of eq. 5, whose values are no means.
+    """
+
+    def __init__(self, critic: Critic, calibration: ValueCalibration, *, name: str = "calibrated") -> None:
+        if not isinstance(critic, Critic):
+            raise ConfigurationError(f"{type(critic).__name__} does not value trajectories, so it cannot be calibrated")
+        self.critic, self.calibration, self.name = critic, calibration, name
+
+    @property
+    def predicts(self) -> str:
+        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
+        predicts: str = getattr(self.critic, "predicts", "future")
+        return predicts
+
+    @property
+    def usage(self) -> Usage:
+        """Total usage of the critic so far."""
+        usage: Usage = getattr(self.critic, "usage", Usage())
+        return usage
+
+    async def connect(self) -> None:
+        """Connect the critic. Errors are those of the critic."""
+        await connect(self.critic)
+
+    async def values(self, trajectories: Sequence[Trajectory]) -> FloatArray:
+        """`[N]` calibrated predictions in reward units. Errors are those of the critic."""
+        trajectories = tuple(trajectories)
+        values = await self.critic.values(trajectories)
+        return self.calibration(checked_values(values, len(trajectories), self.name))
+
+
+def save_calibrated(folder: str | Path, critic: str, calibration: ValueCalibration, report: Mapping[str, Any]) -> Path:
+    """Write a calibration's file, atomically.
+
+    Args:
+        folder: an existing folder.
+        critic: the critic's string; a path in it is relative to the working directory.
+        calibration: the map.
+        report: the report of the calibration, as plain values.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    content = {
+        "kind": "amc-calibration", "version": _VERSION, "critic": critic, "calibration": calibration.to_json(),
+        "report": dict(report),
+    }  # fmt: skip
+    path = Path(folder) / FILE
+    replace_file(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def load_calibrated(folder: str | Path) -> CalibratedCritic:
+    """Load a critic from a folder that `amc calibrate` wrote.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+        CriticSpecError: the critic's string cannot be parsed.
+    """
+    from amc_agents.critics.spec import parse_critic
+
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist: expected a folder that `amc calibrate` wrote")
+    saved = read_saved(path, _Saved, "a calibration", kind="amc-calibration", versions=(_VERSION,))
+    try:
+        calibration = calibration_from_json(saved["calibration"])
+    except (CheckpointError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: {excerpt(str(error), 300)}") from error
+    return CalibratedCritic(parse_critic(saved["critic"]), calibration, name=f"calibrated:{folder}")
+
+
+class _Saved(SavedFields):
+    critic: str
+    calibration: dict[str, Any]
+    report: dict[str, Any]
+
+
+_VERSION = 1

@@ -29,14 +29,13 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.gather import side_by_side
-from amc_agents.concurrency.rate_gate import RateGate
-from amc_agents.critics.server.addresses import checked_address, current_rule, is_loopback
-from amc_agents.critics.server.answers import as_json, error_detail, read, retry_after, usage_of
-from amc_agents.critics.server.redaction import redacted
+from amc_agents.concurrency.rate_gate import RateGate, retry_after_of
+from amc_agents.critics.allowed import checked_address, current_rule, is_loopback, redacted
+from amc_agents.critics.spec import number
 from amc_agents.errors import ConfigurationError, CriticServerError
 from amc_agents.quoting import excerpt, keep_secret, quoted
 from amc_agents.spending import claim
-from amc_agents.usage import Usage
+from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """Default environment variable of the server's key: the variable that vLLM itself reads."""
@@ -210,7 +209,7 @@ class ModelServer:
                     request.method, request.path, content=content, headers=headers, extensions=names
                 ) as response,
             ):
-                body = await read(url, response)
+                body = await read_body(url, response)
         except (TimeoutError, httpx.RequestError, UnicodeError) as error:
             if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
                 request.sent = sent_before
@@ -220,7 +219,7 @@ class ModelServer:
         if status == 429 or status >= 500:
             # A gateway reports with these that its server is gone.
             self.interruptions += status in (502, 503, 504)
-            wait = retry_after(response)
+            wait = retry_after_of(response.headers)
             if status == 429:
                 # Requests that would not wait so long themselves are not held back so long either.
                 self._gate.close(wait if wait is None or wait <= self._retry_for else None)
@@ -259,6 +258,15 @@ class ModelServer:
             target = response.headers.get("Location", "nowhere").partition("?")[0].partition("#")[0]
             hint = f"it redirects to {excerpt(target)}: use that URL"
         return f"HTTP {status}: {error_detail(response, body)}" + f" ({hint})"
+
+
+def server_options(kind: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of `ModelServer` from key_env=, timeout= and retry_for=, for every kind with a server."""
+    return {
+        "key_variable": options.get("key_env", KEY_VARIABLE),
+        "timeout": number(kind, options, "timeout", 60.0, least=0.001),
+        "retry_for": number(kind, options, "retry_for", 60.0, least=0.0),
+    }
 
 
 @dataclass
@@ -320,3 +328,78 @@ def _port(url: httpx.URL) -> int:
 def _tls() -> ssl.SSLContext:
     # Cached, because creating a context reads all certificates.
     return httpx.create_ssl_context()
+
+
+MOST_BYTES = 1 << 28
+"""The longest response that is read: the log-probabilities of many long texts take tens of MiB."""
+_MOST_OF_AN_ERROR = 1 << 16
+
+
+async def read_body(url: str, response: httpx.Response) -> bytes:
+    """Read the body of a response; of an error response, only the beginning.
+
+    Raises:
+        CriticServerError: a successful response is too long or compressed.
+    """
+    success = response.is_success
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        if success:
+            raise CriticServerError(
+                url,
+                f"its answer is compressed ({excerpt(encoding, 20)}), although the request does not accept that: turn "
+                "compression off",
+                response.status_code,
+            )
+        return b""
+    body, most = bytearray(), MOST_BYTES if success else _MOST_OF_AN_ERROR
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > most:
+            break
+    if success and len(body) > most:
+        raise CriticServerError(
+            url,
+            f"its answer is longer than {most >> 20} MiB, so it was not read further: use a smaller batch",
+            response.status_code,
+        )
+    return bytes(body[:most])
+
+
+def as_json(url: str, status: int, body: bytes) -> Any:
+    """Parse a body. Raises `CriticServerError`."""
+    try:
+        return _parsed(body)
+    except ValueError as error:
+        text = quoted(body.decode("utf-8", errors="replace"), 200)
+        raise CriticServerError(
+            url, f"expected JSON, got {text}. Is this the URL of a model server?", status
+        ) from error
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_int=_integer)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+
+
+def _integer(digits: str) -> int | float:
+    """Read an integer; a huge number becomes infinite, as JSON's floats do."""
+    return int(digits) if len(digits) < 20 else float(digits)
+
+
+def error_detail(response: httpx.Response, body: bytes) -> str:
+    """The server's own explanation of an error, shortened."""
+    try:
+        detail = _parsed(body)
+    except ValueError:
+        return excerpt(body.decode("utf-8", errors="replace")) or excerpt(response.reason_phrase)
+    for key in ("error", "message", "detail"):
+        detail = detail[key] if isinstance(detail, dict) and key in detail else detail
+    return excerpt(detail) if isinstance(detail, str) else quoted(detail, 200)
+
+
+def usage_of(answer: Any) -> Usage:
+    """Usage of one request, from the token counts that the server reports."""
+    return reported_usage(answer.get("usage") if isinstance(answer, dict) else None, OPENAI_COUNTS)

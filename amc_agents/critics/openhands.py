@@ -13,15 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amc_agents.critics.classifier.conversation import openhands_chat
-from amc_agents.critics.classifier.critic import (
+from amc_agents.critics.classifier import (
     SHARED_OPTIONS,
     ClassifierCritic,
+    Message,
     Render,
     label_of,
+    message_of,
     shared_options,
 )
-from amc_agents.critics.options import allow, needed, understood
+from amc_agents.critics.render import turn
+from amc_agents.critics.spec import allow, needed, understood
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import cause_and_remedy
 from amc_agents.types import Trajectory
@@ -69,6 +71,38 @@ def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) 
         trusted=trusted,
         kind="openhands",
     )
+
+
+def openhands_chat(trajectory: Trajectory, system: str) -> list[Message]:
+    """Render a trajectory as OpenHands' own client renders a conversation for its critic.
+
+    That client keeps the role and the text of every message. Of a tool call, it keeps the text beside it; its result is
+    a message of the role "tool"; and reasoning is left out.
+
+    Args:
+        trajectory: as amc reads it from an agent's messages; results of parallel tool calls are one message.
+        system: the agent's system prompt; "": none.
+    """
+    messages = [message_of("system", system)] if system else []
+    messages.append(message_of("user", trajectory.task.instruction))
+    for step in trajectory.steps:
+        called = is_tool_call(step.action)
+        messages.append(message_of("assistant", step.thought if called else turn(step)))
+        if step.observation:
+            messages.append(message_of("tool" if called else "user", step.observation))
+    return messages
+
+
+def is_tool_call(action: str) -> bool:
+    """Return whether an action is tool calls, as `amc_agents.messages` writes them: `{"args": ..., "name": ...}`."""
+    if not action.startswith(("{", "[")):
+        return False
+    try:
+        calls = json.loads(action)
+    except (ValueError, RecursionError):
+        return False
+    every = calls if isinstance(calls, list) else [calls]
+    return bool(every) and all(isinstance(call, dict) and call.keys() == {"name", "args"} for call in every)
 
 
 def _rendered(trajectory: Trajectory, *, tools: list[Mapping[str, Any]], system: str) -> dict[str, Any]:

@@ -1,17 +1,96 @@
-"""Find the checkpoint of a served model: its small files (format, golden scores, tokenizer), without the weights."""
+"""What a server serves: its models, the rows of its answers, and the checkpoint folder of a model.
+
+A folder has the small files of a checkpoint (format, golden scores, tokenizer); the weights are not needed here.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
 from amc_agents.critics.value.checkpoint import FILE
-from amc_agents.errors import CheckpointError, CriticSpecError
+from amc_agents.errors import CheckpointError, CriticServerError, CriticSpecError
 from amc_agents.models.tokenizer_file import NAME as TOKENIZER
 from amc_agents.models.tokenizer_file import TokenizerFile
-from amc_agents.quoting import excerpt, quoted
+from amc_agents.quoting import excerpt, listed, quoted
+
+LEAST_LOGPROB = -1000.0
+"""Smaller numbers are not log-probabilities: vLLM 0.32 writes -9999 over those of neighbouring requests."""
+OVERWRITTEN = (
+    "vLLM 0.32 writes -9999 over the log-probabilities of requests that share a batch with `logprob_token_ids`: run "
+    "verdicts on a separate server, or use a newer vLLM"
+)
+"""Error text for a row below `LEAST_LOGPROB`."""
+
+
+class ServedModel(NamedTuple):
+    """A model in the list of `/v1/models`."""
+
+    name: str
+    root: str | None
+    """The folder or repository that the server loaded it from; a folder may be on another machine."""
+    limit: int | None
+    """Maximum number of tokens that the server accepts."""
+
+
+def chosen_model(answer: Any, wanted: str | None, url: str) -> ServedModel:
+    """The model named `wanted` in the answer of `/v1/models`; None: the only model.
+
+    Raises:
+        CriticServerError: the model is not in the list, or the list has several; the message lists them.
+    """
+    models = served_models(answer, url)
+    matches = [model for model in models if wanted in (model.name, None)]
+    if len(matches) == 1:
+        return matches[0]
+    names = listed(sorted(model.name for model in models), 4) or "nothing"
+    if wanted is None:
+        raise CriticServerError(url, f"expected one model, but it serves {names}: choose with ?model=NAME")
+    raise CriticServerError(url, f"model {quoted(wanted)} is not on this server, which serves {names}")
+
+
+def served_models(answer: Any, url: str) -> list[ServedModel]:
+    """All models in the answer of `/v1/models`. Raises `CriticServerError`."""
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(cards, list):
+        raise CriticServerError(url, f"expected a list of models, got {quoted(answer, 200)}")
+    models = []
+    for card in cards:
+        match card:
+            case {"id": str(name)}:
+                root, limit = card.get("root"), card.get("max_model_len")
+            case _:
+                raise CriticServerError(url, f"expected a model's `id`, got {quoted(card, 200)}")
+        if limit is not None and not (type(limit) is int and limit > 0):
+            raise CriticServerError(url, f"expected a number of tokens as `max_model_len`, got {quoted(card, 200)}")
+        models.append(ServedModel(name, root if isinstance(root, str) else None, limit))
+    return models
+
+
+def rows_of(answer: Any, name: str, n: int) -> list[dict[str, Any]]:
+    """`[n]` rows of an answer's list `name`, sorted by their `index`.
+
+    Raises:
+        ValueError: the number of rows differs, or an index is missing, invalid or duplicate.
+    """
+    rows = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(rows, list):
+        raise ValueError(f"expected {n} rows in `{name}`, got {quoted(answer, 200)}")
+    if len(rows) != n:
+        raise ValueError(f"expected {n} rows in `{name}`, got {len(rows)}: {quoted(answer, 200)}")
+    by_index: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        index = row.get("index") if isinstance(row, dict) else None
+        if type(index) is not int or not 0 <= index < n:
+            raise ValueError(f"expected an `index` (0 to {n - 1}) in each row of `{name}`, got {quoted(row, 200)}")
+        by_index[index] = row
+    if len(by_index) != n:
+        raise ValueError(f"expected each `index` from 0 to {n - 1} once in `{name}`, got {listed(sorted(by_index))}")
+    return [by_index[index] for index in range(n)]
+
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 

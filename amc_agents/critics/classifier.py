@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import httpx
@@ -14,12 +14,12 @@ from pydantic import SecretStr
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.once import Once
-from amc_agents.critics.classifier.conversation import chat
-from amc_agents.critics.options import allow, choice, needed, server_options
-from amc_agents.critics.render import PLAIN, filled_round
-from amc_agents.critics.server.answers import chosen_model, rows_of
-from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
-from amc_agents.critics.validation import checked_values
+from amc_agents.critics.adapting import checked_values
+from amc_agents.critics.judge.style import without_role_tokens
+from amc_agents.critics.render import PLAIN, filled_round, turn
+from amc_agents.critics.server.client import KEY_VARIABLE, ModelServer, server_options
+from amc_agents.critics.server.served import chosen_model, rows_of
+from amc_agents.critics.spec import allow, choice, needed
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError, CriticSpecError
 from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Step, Task, Trajectory
@@ -278,3 +278,34 @@ _TOLERANCE = 0.02
 """Difference between scores of the same prompt that another batch or number type may cause."""
 _TEMPLATE = 1000
 """Upper bound for the tokens that a chat template adds."""
+
+
+Message = dict[str, str]
+"""`role` and `content`."""
+
+
+def chat(trajectory: Trajectory) -> list[Message]:
+    """Render the task and the observations as the user's messages, and the agent's turns as the assistant's.
+
+    Most chat templates want the two to alternate, so neighbours with the same role are joined. Role tokens in a text
+    are broken by a zero-width space.
+    """
+    messages = [message_of("user", trajectory.task.instruction)]
+    for step in trajectory.steps:
+        messages += [message_of("assistant", turn(step)), message_of("user", step.observation)]
+    return _alternating(message for message in messages if message["content"])
+
+
+def message_of(role: str, text: str) -> Message:
+    """Build a message with broken role tokens."""
+    return {"role": role, "content": without_role_tokens(text)}
+
+
+def _alternating(messages: Iterable[Message]) -> list[Message]:
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1]["role"] == message["role"]:
+            joined[-1] = {**message, "content": f"{joined[-1]['content']}\n{message['content']}"}
+        else:
+            joined.append(message)
+    return joined

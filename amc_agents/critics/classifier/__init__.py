@@ -1,1 +1,0 @@
-"""Ready classifiers and reward models on vLLM as critics: `classify:` and `openhands:`."""
