@@ -17,9 +17,8 @@ from amc_agents.bench.results_folder import WorkItem
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.config import Config
 from amc_agents.critics.adapting import connect
-from amc_agents.critics.log_odds import LogOdds
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.uses import for_amc, for_lac
+from amc_agents.critics.uses import LogOdds, for_amc, for_lac
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.decision import Imagination

@@ -24,7 +24,7 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import ComparisonWork
 from amc_agents.critics.value.checkpoint import weights_hash
-from amc_agents.critics.value.embedded import ADAPTER
+from amc_agents.critics.value.local import ADAPTER
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.embedded_text_scorer import EmbeddedScorer

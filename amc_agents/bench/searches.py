@@ -21,7 +21,7 @@ from langchain_core.language_models import BaseChatModel
 from amc_agents.bench.growth import Growth, Node
 from amc_agents.bench.methods import TreeSettings
 from amc_agents.critics.render import turn
-from amc_agents.critics.uniform import UniformCritic
+from amc_agents.critics.spec import UniformCritic
 from amc_agents.errors import PopulationError
 from amc_agents.run import Population, Run
 from amc_agents.runtime.metering import PolicyMeter, counting_requests

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from langgraph.pregel import Pregel
 
-from amc_agents.critics.options import near
+from amc_agents.critics.spec import near
 from amc_agents.errors import AgentContractError, AmcError, ConfigurationError
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.runtime.contract import Agent, check_agent, check_effects, pausing_nodes

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from amc_agents.critics.server.answers import LEAST_LOGPROB, OVERWRITTEN, served_models
-from amc_agents.critics.server.http import ModelServer
+from amc_agents.critics.server.client import ModelServer
+from amc_agents.critics.server.served import LEAST_LOGPROB, OVERWRITTEN, served_models
 from amc_agents.errors import AmcError, CriticServerError
 from amc_agents.quoting import excerpt, listed, masked, printable, quoted
 

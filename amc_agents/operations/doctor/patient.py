@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from amc_agents.config import FILE_VARIABLE, Config, Endpoint
-from amc_agents.critics.adapting import name_of
-from amc_agents.critics.server.http import KEY_VARIABLE, ModelServer
+from amc_agents.critics.adapting import checked_values, name_of
+from amc_agents.critics.server.client import KEY_VARIABLE, ModelServer
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.validation import checked_values
 from amc_agents.envs.real.snapshots import snapshots_in
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.operations.doctor.checks import Check, embeddings_checks, guarded, policy_checks, served

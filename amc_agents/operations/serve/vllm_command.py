@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import amc_agents.models.embedded
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_hash
-from amc_agents.critics.value.embedded import ADAPTER
+from amc_agents.critics.value.local import ADAPTER
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import read_json_object
 from amc_agents.quoting import quoted
@@ -211,7 +211,7 @@ def _merged(shipped: Path, cache: Path) -> Path:
     folder = cache / f"{shipped.name}-value-{key}"
     if (folder / FILE).is_file():
         return folder
-    from amc_agents.critics.value.export import export_embedded_value
+    from amc_agents.critics.value.local import export_embedded_value
 
     try:
         return export_embedded_value(shipped, folder)
