@@ -1,20 +1,23 @@
-"""`amc run`: search for one answer with a graph of your own, and watch it."""
+"""`amc run` and `amc estimate`: search with a graph of your own and watch it, or estimate the cost."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.graphs import load_graph
 from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import SearchBeta, SearchSteps, Watch, beta_of, particles_of, steps_of
 from amc_agents.cli.printable import echo
 from amc_agents.errors import ConfigurationError
+from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
+    from amc_agents.population.estimate import Estimate
     from amc_agents.population.graph import AmcGraph
     from amc_agents.run import Run
 
@@ -81,8 +84,28 @@ def searching_graph(
     return graph
 
 
+def load_graph(name: str) -> Any:
+    """Import a compiled graph, from the working directory too.
+
+    Args:
+        name: `module:graph`.
+
+    Raises:
+        ConfigurationError: it cannot be imported, or is no graph.
+    """
+    module, colon, attribute = name.partition(":")
+    sys.path.insert(0, "")
+    try:
+        loaded = getattr(import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"{quoted(name)} cannot be imported: {error}") from error
+    if not hasattr(loaded, "invoke"):
+        raise ConfigurationError(f"expected module:graph, the name of a compiled graph, got {quoted(name)}")
+    return loaded
+
+
 def _watched(console: Any) -> Any:
-    from amc_agents.cli.watch.views import watched
+    from amc_agents.cli.watch import watched
 
     return watched(console)
 
@@ -97,3 +120,56 @@ def _print(result: Run, files: list[Path], *, as_json: bool) -> None:
     echo(str(result))
     for file in files:
         echo(f"  {file}")
+
+
+def estimate(
+    graph: Annotated[
+        str, typer.Argument(metavar="MODULE:GRAPH", help="The agent: a compiled graph, or a graph that amc() returned.")
+    ],
+    text: Annotated[str, typer.Option("--input", help="The user message of the plain run.")],
+    particles: Annotated[
+        int | None, typer.Option(min=1, help="Number of particles. Default: that of the amc() graph, else 15.")
+    ] = None,
+    beta: SearchBeta = None,
+    steps: SearchSteps = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help=r"Configuration file with \[prices].", envvar="AMC_CONFIG")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate what a call with N particles costs. The agent runs once, for real: its models are called, its tools run.
+
+    A graph that amc() returned runs as one particle, in a world of its own, with its critic; so does a compiled graph
+    with --beta or --steps, with the critic of the config file or of AMC_CRITIC.
+    """
+    from amc_agents.config import configured
+
+    prices = configured(config).price_list()
+    loaded = load_graph(graph)
+    if beta is not None or steps is not None:
+        loaded = searching_graph(loaded, config, None, beta, steps)
+    estimated = _estimate(loaded, {"messages": [("user", text)]}, particles)
+    if as_json:
+        spent = estimated.cost(prices)
+        dollars = {"total": spent.total, "is_lower_bound": spent.is_lower_bound, "unpriced": list(spent.unpriced)}
+        print_json({"n_particles": estimated.n_particles, "usage": estimated.usage, "dollars": dollars})
+        return
+    for role, used in estimated.usage.items():
+        echo(f"{role:12} {used.calls:>8,} calls {used.input_tokens:>12,} tokens in {used.output_tokens:>10,} out")
+    echo(f"{estimated.n_particles} particles cost about {estimated.cost(prices)}; a plain run is 1 particle")
+
+
+def _estimate(graph: Any, given: Any, particles: int | None) -> Estimate:
+    from dataclasses import replace
+
+    from amc_agents.population.estimate import Estimate
+    from amc_agents.population.graph import AmcGraph
+    from amc_agents.runtime.metering import PolicyMeter
+    from amc_agents.usage import Meter
+
+    if isinstance(graph, AmcGraph):
+        estimated = graph.estimate(given)
+        return estimated if particles is None else replace(estimated, n_particles=particles)
+    meter = Meter()
+    graph.invoke(given, {"callbacks": [PolicyMeter(meter)]})
+    return Estimate(particles or 15, meter.by_model())

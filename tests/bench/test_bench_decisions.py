@@ -19,7 +19,7 @@ from amc_agents.bench.results_folder import clear
 from amc_agents.bench.run_files import DecisionsFile, RunDecisions, read_decisions
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.cli import main
-from amc_agents.cli.comparison_tables import difference_table
+from amc_agents.cli.comparison import difference_table
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.planner import plan

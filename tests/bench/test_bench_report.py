@@ -13,7 +13,7 @@ from amc_agents.bench.records import Cost, RunResult, Scores
 from amc_agents.bench.report import Results, results_schema, summarise
 from amc_agents.bench.report_tables import main_differences, markdown
 from amc_agents.bench.runner import compare
-from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
+from amc_agents.cli.comparison import detail_table, difference_table, score_table
 from amc_agents.errors import ConfigurationError
 from tests.bench.coins import comparison_of_coins
 

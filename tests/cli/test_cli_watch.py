@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 
 from amc_agents.cli.console import PlainConsole
-from amc_agents.cli.watch.drawing import one_run, point_text, several_runs
-from amc_agents.cli.watch.snapshot import ParticleRow, Snapshot, snapshot
-from amc_agents.cli.watch.views import LinesView, LiveView, draws_in_place, watched
+from amc_agents.cli.watch import (
+    LinesView,
+    LiveView,
+    ParticleRow,
+    Snapshot,
+    draws_in_place,
+    one_run,
+    point_text,
+    several_runs,
+    snapshot,
+    watched,
+)
 from amc_agents.errors import QuorumLost
 from amc_agents.population.features.watchers import watched_as, watching
 from amc_agents.population.wrap import amc

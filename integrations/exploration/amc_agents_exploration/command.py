@@ -107,7 +107,7 @@ def explore(
 
 def table(results: ExplorationResults, title: str = "") -> Any:
     """Return the scores as a rich table."""
-    from amc_agents.cli.comparison_tables import narrow_table
+    from amc_agents.cli.comparison import narrow_table
     from amc_agents_exploration.comparison.report import caption, cells, headings
 
     scores = narrow_table(title, caption(results))

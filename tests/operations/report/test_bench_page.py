@@ -10,7 +10,7 @@ from rich.console import Console
 from amc_agents.bench.report import Results
 from amc_agents.bench.report_tables import caption, deployment_rows
 from amc_agents.bench.statistics import mean_interval
-from amc_agents.cli.comparison_tables import detail_table, difference_table, score_table
+from amc_agents.cli.comparison import detail_table, difference_table, score_table
 from amc_agents.errors import CheckpointError
 from amc_agents.operations.report.bench_page import bench_page, headline
 from tests.operations.page.conftest import HOSTILE
