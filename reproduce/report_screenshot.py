@@ -15,7 +15,7 @@ from pathlib import Path
 
 from amc_agents.operations.page.run_page import run_page
 from amc_agents.operations.page.run_view import read_run
-from amc_agents.operations.report.folders import report_page
+from amc_agents.operations.report import report_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BENCH = "bench --tasks 40 --seeds 2 --particles 8 --resume --out"

@@ -171,7 +171,7 @@ async def test_the_trace_of_a_failure_shows_no_key(content):
 @pytest.mark.thorough
 def test_the_page_of_a_dataset_masks_keys(tmp_path):
     pytest.importorskip("pyarrow")
-    from amc_agents.operations.report.folders import report_page
+    from amc_agents.operations.report import report_page
     from amc_agents.training.dataset import LoggedTrajectory, write_shard
 
     quoting.keep_secret(CRITIC_KEY)

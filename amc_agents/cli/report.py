@@ -23,7 +23,7 @@ def report(
 ) -> None:
     """Write a self-contained HTML page of results: tables, charts, the genealogy of a run, costs and failures."""
     from amc_agents.files import replace_file
-    from amc_agents.operations.report.folders import report_page
+    from amc_agents.operations.report import report_page
 
     page, path = report_page(folder), out or folder / "report.html"
     replace_file(path, page)

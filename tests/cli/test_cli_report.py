@@ -11,7 +11,7 @@ from tests.operations.report.conftest import bench_folder as bench_folder
 @pytest.fixture(autouse=True)
 def no_library(monkeypatch):
     """Bundling the library takes seconds."""
-    monkeypatch.setattr("amc_agents.operations.report.folders.library", lambda: "")
+    monkeypatch.setattr("amc_agents.operations.report.library", lambda: "")
 
 
 def test_a_page_is_written_beside_the_results(command, bench_folder):

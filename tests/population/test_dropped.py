@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amc_agents.operations.page.genealogy import Tree
+from amc_agents.operations.page.family_tree import Tree
 from amc_agents.operations.page.run_view import RunView
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps

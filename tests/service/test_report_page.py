@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents.operations.report.folders import report_page
+from amc_agents.operations.report import report_page
 from tests.operations.page.conftest import HOSTILE
 from tests.operations.page.conftest import make_run as make_run
 from tests.operations.report.conftest import bench_folder as bench_folder

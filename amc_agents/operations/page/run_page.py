@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amc_agents.operations.page.document import document, figures, section
-from amc_agents.operations.page.genealogy import genealogy
+from amc_agents.operations.page.family_tree import genealogy
 from amc_agents.operations.page.markup import (
     Child,
     Html,
     definitions,
     details,
+    document,
     element,
+    figures,
     join,
     number_text,
+    section,
     shortened,
     table,
 )
@@ -53,7 +55,7 @@ def run_sections(run: RunView) -> list[Html]:
         section("Particles", _particles(run), _points(run)),
         section("What it cost", *_cost(run)),
         section("Failures and notes", _notes(run)),
-        section("Settings", definitions([*sorted(_shown(run.config).items()), ("seed", run.seed)])),
+        section("Settings", definitions([*sorted(_settings_shown(run.config).items()), ("seed", run.seed)])),
     ]  # fmt: skip
 
 
@@ -186,7 +188,7 @@ def _notes(run: RunView) -> Html:
     return element("ul", *(element("li", note) for note in notes))
 
 
-def _shown(config: Mapping[str, Any]) -> dict[str, Child]:
+def _settings_shown(config: Mapping[str, Any]) -> dict[str, Child]:
     return {name: excerpt(str(value)) for name, value in config.items() if value is not None}
 
 

@@ -29,15 +29,33 @@ from amc_agents.bench.run_files import open_failures
 from amc_agents.bench.statistics import HasStandardError, mean_interval
 from amc_agents.errors import CheckpointError
 from amc_agents.files import read_json_object
-from amc_agents.operations.page.document import document, figures, section
-from amc_agents.operations.page.genealogy import genealogy
-from amc_agents.operations.page.markup import Child, Html, definitions, details, element, join, table
+from amc_agents.operations.page.family_tree import genealogy
+from amc_agents.operations.page.markup import (
+    Child,
+    Html,
+    definitions,
+    details,
+    document,
+    element,
+    figures,
+    join,
+    section,
+    table,
+)
 from amc_agents.operations.page.run_page import headline as run_headline
 from amc_agents.operations.page.run_view import read_run
-from amc_agents.operations.report.charts import Dot, against_cost, bin_rows, calibration, curves, dots
-from amc_agents.operations.report.notes import notes_table
-from amc_agents.operations.report.numbers import short
-from amc_agents.operations.report.plotting import chart, charts
+from amc_agents.operations.report.parts import (
+    Dot,
+    against_cost,
+    bin_rows,
+    calibration,
+    chart,
+    charts,
+    curves,
+    dots,
+    notes_table,
+    short,
+)
 from amc_agents.run import RUN_FILE
 
 RESULTS = "results.json"

@@ -14,12 +14,9 @@ import numpy as np
 from amc_agents.bench.statistics import estimate, mean_interval
 from amc_agents.critics.reliability import calibration_error, reliability
 from amc_agents.operations.importing.importer import IMPORT_REPORT, REFUSED, ImportReport
-from amc_agents.operations.page.document import document, figures, section
-from amc_agents.operations.page.markup import Child, Html, details, element, join, table
+from amc_agents.operations.page.markup import Child, Html, details, document, element, figures, join, section, table
 from amc_agents.operations.page.run_page import answer_steps
-from amc_agents.operations.report.charts import bars, bin_rows, calibration, curves
-from amc_agents.operations.report.numbers import short
-from amc_agents.operations.report.plotting import chart, charts
+from amc_agents.operations.report.parts import bars, bin_rows, calibration, chart, charts, curves, short
 from amc_agents.training.dataset import LoggedTrajectory, iter_records
 from amc_agents.training.metrics import COMPARED, LABELS, ranking_rows
 from amc_agents.training.score_file import is_score_file, score_metrics, scored_states, scoring_plan

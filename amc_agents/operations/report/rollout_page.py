@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from amc_agents.critics.reliability import Bin
-from amc_agents.operations.page.document import document, figures, section
-from amc_agents.operations.page.markup import Child, Html, element, number_text, table
-from amc_agents.operations.report.charts import bin_rows, calibration, curves
-from amc_agents.operations.report.plotting import chart, charts
+from amc_agents.operations.page.markup import Child, Html, document, element, figures, number_text, section, table
+from amc_agents.operations.report.parts import bin_rows, calibration, chart, charts, curves
 from amc_agents.operations.rollout import canary_report, shadow_report
 from amc_agents.operations.rollout.call_records import FILE, Records
 from amc_agents.operations.rollout.canary_comparison import Arm

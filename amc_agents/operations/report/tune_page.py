@@ -11,12 +11,19 @@ from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.report_tables import score_text, setting_row
 from amc_agents.bench.statistics import Estimate, mean_interval
 from amc_agents.bench.tuned import Cell, Tuning, read_tuning
-from amc_agents.operations.page.document import document, figures, section
-from amc_agents.operations.page.markup import Child, Html, definitions, details, element, join, table
-from amc_agents.operations.report.charts import groups
-from amc_agents.operations.report.notes import notes_table
-from amc_agents.operations.report.numbers import short
-from amc_agents.operations.report.plotting import chart, charts
+from amc_agents.operations.page.markup import (
+    Child,
+    Html,
+    definitions,
+    details,
+    document,
+    element,
+    figures,
+    join,
+    section,
+    table,
+)
+from amc_agents.operations.report.parts import chart, charts, groups, notes_table, short
 
 TUNING = "tuning.json"
 _PICKS = {"deployable": "deployable pick", "oracle": "oracle's pick"}

@@ -7,8 +7,17 @@ from html.parser import HTMLParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amc_agents.operations.page.document import document, inline_script
-from amc_agents.operations.page.markup import Html, element, embedded_json, escaped, number_text, shortened, table
+from amc_agents.operations.page.markup import (
+    Html,
+    document,
+    element,
+    embedded_json,
+    escaped,
+    inline_script,
+    number_text,
+    shortened,
+    table,
+)
 from amc_agents.quoting import keep_secret, printable
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amc_agents.errors import CheckpointError
-from amc_agents.operations.page.genealogy import Tree
+from amc_agents.operations.page.family_tree import Tree
 from amc_agents.operations.page.run_page import run_page
 from amc_agents.operations.page.run_view import RunView, read_run
 from amc_agents.run import Run

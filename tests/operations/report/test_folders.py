@@ -9,7 +9,8 @@ import pytest
 from amc_agents.bench.tuned import read_tuning
 from amc_agents.cli.tune import _table
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
-from amc_agents.operations.report import folders, plotting
+from amc_agents.operations import report
+from amc_agents.operations.report import parts
 from amc_agents.operations.report.dataset_page import Summary, dataset_page
 from amc_agents.operations.report.tune_page import headline, tune_page
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
@@ -25,7 +26,7 @@ from tests.operations.report.test_bench_page import printed
 @pytest.fixture(autouse=True)
 def no_library(monkeypatch):
     """Bundling the library takes seconds."""
-    monkeypatch.setattr(folders, "library", lambda: "")
+    monkeypatch.setattr(report, "library", lambda: "")
 
 
 def dataset(folder, text="", outcomes=(1.0, 0.0, None)):
@@ -47,17 +48,17 @@ def test_each_kind_of_folder_is_recognised(bench_folder, tune_folder, make_run, 
     }
     make_run().save(pages["Comparison of methods"])
     for kicker, folder in pages.items():
-        assert kicker in folders.report_page(folder)
+        assert kicker in report.report_page(folder)
 
 
 def test_another_folder_is_an_error_that_names_what_is_looked_for(tmp_path):
     with pytest.raises(
         ConfigurationError, match=r"tuning\.json \(amc tune\).*records.*parquet.*run\.json \(run\.save\)"
     ) as raised:
-        folders.report_page(tmp_path)
+        report.report_page(tmp_path)
     assert len(str(raised.value)) - len(str(tmp_path)) <= 400
     with pytest.raises(ConfigurationError, match="not a folder"):
-        folders.report_page(tmp_path / "missing")
+        report.report_page(tmp_path / "missing")
 
 
 def test_the_folder_of_an_exploration_is_no_comparison(bench_folder):
@@ -66,14 +67,14 @@ def test_the_folder_of_an_exploration_is_no_comparison(bench_folder):
     settings["settings"]["n_episodes"] = 3
     (folder / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigurationError, match="holds no results"):
-        folders.report_page(folder)
+        report.report_page(folder)
 
 
 def test_a_page_with_charts_needs_the_extra(monkeypatch):
-    plotting.library.cache_clear()
-    monkeypatch.setattr(plotting, "import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
+    parts.library.cache_clear()
+    monkeypatch.setattr(parts, "import_module", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
     with pytest.raises(MissingExtra, match=r"amc-agents\[report\]"):
-        plotting.library()
+        parts.library()
 
 
 # --- tuning -------------------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ def test_a_damaged_run_is_a_page_or_a_named_error(make_run, tmp_path, place, val
     at[last] = value
     file.write_text(json.dumps(stored))
     try:
-        assert "</html>" in folders.report_page(tmp_path)
+        assert "</html>" in report.report_page(tmp_path)
     except CheckpointError as error:
         assert str(tmp_path) in str(error)  # noqa: PT017  # either outcome is right
     else:
@@ -235,5 +236,5 @@ def test_a_damaged_record_is_named_with_its_line(bench_folder, change, part):
         change = json.dumps({**stored, **merged}).encode()
     file.write_bytes(b"\n".join([first, change, *rest, b""]))
     with pytest.raises(CheckpointError, match="line 2, is not a record") as raised:
-        folders.report_page(folder)
+        report.report_page(folder)
     assert part in str(raised.value)

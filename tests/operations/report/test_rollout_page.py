@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amc_agents.operations.report.folders import report_page
+from amc_agents.operations.report import report_page
 from amc_agents.operations.report.rollout_page import rollout_page
 from amc_agents.operations.rollout import canary_report, shadow_report
 from amc_agents.operations.rollout.call_records import Records
@@ -87,7 +87,7 @@ def test_a_canary_shows_its_lift_at_all_times(canary_folder):
 
 
 def test_both_are_recognised(canary_folder, monkeypatch):
-    monkeypatch.setattr("amc_agents.operations.report.folders.library", lambda: "")
+    monkeypatch.setattr("amc_agents.operations.report.library", lambda: "")
     assert "Canary" in report_page(canary_folder)
 
 

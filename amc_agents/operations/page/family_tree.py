@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amc_agents.branches import Branch, branches, has_one_round, texts_of, unrelated
-from amc_agents.operations.page.document import data
-from amc_agents.operations.page.markup import Html, element, join, number_text, shortened
+from amc_agents.operations.page.markup import Html, data, element, join, number_text, shortened
 from amc_agents.operations.page.run_view import RunView
 from amc_agents.quoting import masked, printable
 
