@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
-from local_server import DIMENSIONS
-from overhead import local_server
 from pydantic import SecretStr
 
 from amc_agents.config import Config
@@ -34,6 +32,8 @@ from amc_agents.envs.crafting import generate_task
 from amc_agents.pnlc.model import CritiqueRefineModel
 from amc_agents.pnlc.node import critique_refine_model
 from amc_agents.usage import Meter, metering
+from benchmarks.local_server import DIMENSIONS
+from benchmarks.overhead import local_server
 
 STEPS = [("get 2 oak", "Got 2 oak"), ("get 1 clay", "Got 1 clay"), ("craft 1 plank using 1 oak", "Crafted 1 plank"),
          ("inventory", "Inventory: [oak] (1) [clay] (1) [plank] (1)")] * 2  # fmt: skip

@@ -22,7 +22,6 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
-from overhead import local_server
 from pydantic import SecretStr
 
 from amc_agents.config import Config
@@ -31,6 +30,7 @@ from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.lac.model import ActorCriticModel
 from amc_agents.lac.node import actor_critic_model
 from amc_agents.usage import Meter, metering
+from benchmarks.overhead import local_server
 
 K = 5
 CONVERSATION = [

@@ -44,12 +44,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from value_shapes import PAD, SHAPES, Trained, make, prefixes, set_checkpointing, trajectories
 
 from amc_agents.training.value.batches import Pass, StepPlan, collate
 from amc_agents.training.value.objective import Objective, ValueTrainingSettings
 from amc_agents.training.value.one_pass import loss, scores_at_marks
 from amc_agents.training.value.rows import TargetRow
+from benchmarks.value_shapes import PAD, SHAPES, Trained, make, prefixes, set_checkpointing, trajectories
 
 PAPER_TRAJECTORIES, PAPER_STATES, PAPER_SHARE, PAPER_EPOCHS, PAPER_BATCH = 1100, 20, 0.8, 3, 16
 """SciWorld in the paper (appendix B, table 7). The share is that of the training set."""

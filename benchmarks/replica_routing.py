@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
-from block_cache import BlockCache
 
 from amc_agents import AtSteps, EveryStep, amc, text_agent
 from amc_agents.critics.render import Batch
@@ -35,6 +34,7 @@ from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.smc import Schedule
 from amc_agents.types import FloatArray, Task, Trajectory
+from benchmarks.block_cache import BlockCache
 
 TARGET = 0.9
 N_REPLICAS = 4

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from langchain_openai import ChatOpenAI
-from overhead import INPUT, TASK, N, Walk, local_server
 from pydantic import SecretStr
 
 from amc_agents.population.wrap import amc
@@ -29,6 +28,7 @@ from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import Emission
 from amc_agents.smc import AtSteps, EveryStep, Schedule
 from amc_agents.types import TimeStep
+from benchmarks.overhead import INPUT, TASK, N, Walk, local_server
 
 T = 20
 CASES: tuple[tuple[int, Schedule, float], ...] = (

@@ -33,11 +33,11 @@ import numpy as np
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from overhead import N, T, as_particles, instant_agent, wrapped
 
 from amc_agents.operations.telemetry.otel_spans import OtelTracer
 from amc_agents.runtime.tracing import set_tracer
 from amc_agents.smc import AtSteps
+from benchmarks.overhead import N, T, as_particles, instant_agent, wrapped
 
 BOUND = 1.03
 FLUSH_LIMIT_S = 30.0

@@ -26,7 +26,6 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 from transformers import LlamaConfig, LlamaForCausalLM
-from word_tokenizer import word_tokenizer
 
 from amc_agents import amc, current_environment
 from amc_agents.bench.statistics import paired
@@ -41,6 +40,7 @@ from amc_agents.training.dataset import LoggedTrajectory, read_records, write_sh
 from amc_agents.training.metrics import auc
 from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task, TimeStep, Trajectory
+from reproduce.word_tokenizer import word_tokenizer
 
 OUT = Path("docs/results/pending_commits.json")
 ITEMS = ("lamp", "chair", "desk")

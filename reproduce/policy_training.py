@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from word_tokenizer import END, PAD
+
+from reproduce.word_tokenizer import END, PAD
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 WeightedRow = tuple[list[int], list[float]]

@@ -1,6 +1,6 @@
 """Build the word-level tokenizer of the small BabyAI model: one token per object, per distance and per action.
 
-    PYTHONPATH=reproduce python reproduce/babyai/tokenizer.py FOLDER
+    python reproduce/babyai/tokenizer.py FOLDER
 
 FOLDER gets the files of a transformers tokenizer.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import word_tokenizer
+
+from reproduce.word_tokenizer import word_tokenizer
 
 PHRASES = (
     "Actions:", "Goal:", "Thought:", "Action:", "There is no such action.", "You see nothing",

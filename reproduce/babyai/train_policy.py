@@ -1,6 +1,6 @@
 """Train the small BabyAI policy from scratch on the noisy bot's dialogues, on the CPU.
 
-    PYTHONPATH=reproduce python reproduce/babyai/train_policy.py FOLDER [--seed 0] [--scale 1.0]
+    python reproduce/babyai/train_policy.py FOLDER [--seed 0] [--scale 1.0]
 
 Needs the extra `train` and the package `integrations/minigrid`. The training is that of `policy_training.py`.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from amc_agents_minigrid import ACTIONS, GO_TO_LOCAL, PICKUP_LOCAL, Expert, describe, generate_task, make_level
-from policy_training import DialogueSource, Stage, small_llama, train_policy
 
-from tokenizer import make_tokenizer
+from reproduce.babyai.tokenizer import make_tokenizer
+from reproduce.policy_training import DialogueSource, Stage, small_llama, train_policy
 
 LEVELS = (GO_TO_LOCAL, PICKUP_LOCAL)
 STAGES = (

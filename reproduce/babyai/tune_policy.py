@@ -1,6 +1,6 @@
 """Fine-tune the BabyAI policy on the data of its verdict model: the baseline for that critic.
 
-    PYTHONPATH=reproduce python reproduce/babyai/tune_policy.py DATA OUT [--epochs 3] [--learning-rate 1e-3]
+    python reproduce/babyai/tune_policy.py DATA OUT [--epochs 3] [--learning-rate 1e-3]
 
 DATA is the data of `make_verdict.py`. Turns that the expert labels GOOD are imitated, both steps and candidates; other
 turns are context. All weights are trained.
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from amc_agents_minigrid import MODEL
-from policy_training import optimizers, padded, set_learning_rate, token_losses, update, weighted_row
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from amc_agents.critics.render import turn
 from amc_agents.training.verdict.labelling import Judged, read_judged
 from amc_agents.types import Step
+from reproduce.policy_training import optimizers, padded, set_learning_rate, token_losses, update, weighted_row
 
 BATCH = 8
 

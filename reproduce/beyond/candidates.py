@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_settings import BLIND, BOTH, HARD, STOCK, Search, every
+from reproduce.beyond.search_settings import BLIND, BOTH, HARD, STOCK, Search, every
 
 POOL = {
     HARD: Search("independent", (0.6,), (30,)),

@@ -1,6 +1,6 @@
 """Play searches beyond the papers on training tasks (screen) or held-out tasks (final).
 
-    PYTHONPATH=reproduce/study python reproduce/beyond/experiment.py screen crafting --tasks 24 [SEARCH ...]
+    python reproduce/beyond/experiment.py screen crafting --tasks 24 [SEARCH ...]
 
 Every run is stored when it ends, in runs/beyond, and the command resumes; finished shards are packed into
 docs/results/beyond/raw.
@@ -18,11 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from candidates import CANDIDATES
-from filtering import filtered, independent
-from found import Found
-from play import Policy, State, Table
-from search_settings import CRITICS, GROUPS, HIDDEN, WORLDS, Search, tasks_of
 
 from amc_agents.bench.engine import Execute, run_job
 from amc_agents.bench.records import TOP, Cost, Particles, RunResult, Scores, read_run_results
@@ -32,7 +27,12 @@ from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.smc import normalised
 from amc_agents.types import Task
-from packed import pack
+from reproduce.beyond.candidates import CANDIDATES
+from reproduce.beyond.filtering import filtered, independent
+from reproduce.beyond.found import Found
+from reproduce.beyond.play import Policy, State, Table
+from reproduce.beyond.search_settings import CRITICS, GROUPS, HIDDEN, WORLDS, Search, tasks_of
+from reproduce.study.packed import pack
 
 RUNS = Path("runs/beyond")
 RAW = Path("docs/results/beyond/raw")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
-from found import Found, Model, S
 
 from amc_agents.smc import log_sum_exp, systematic
+from reproduce.beyond.found import Found, Model, S
 
 
 async def independent(model: Model[S], n: int, beta: float) -> Found[S]:

@@ -1,6 +1,6 @@
 """Compare the searches with Best-of-M at equal policy calls and at equal tokens, and with plain AMC.
 
-    PYTHONPATH=reproduce/study python reproduce/beyond/report.py
+    python reproduce/beyond/report.py
 
 Best-of-M is the expectation over all subsets of a pool of tries, interpolated between whole M; M is what a search's
 mean cost pays for. Differences are paired over tasks, with 95% intervals.
@@ -17,15 +17,15 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
-from candidates import AMC, CANDIDATES, CONFIRMING, POOL
-from experiment import RAW
-from search_settings import BLIND, BOTH, HARD, HIDDEN, STOCK, Search
 
 from amc_agents.bench.records import Particles, RunResult
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from amc_agents.markdown import write_parts
-from packed import packed, unpack
-from subsampling import expected_pick
+from reproduce.beyond.candidates import AMC, CANDIDATES, CONFIRMING, POOL
+from reproduce.beyond.experiment import RAW
+from reproduce.beyond.search_settings import BLIND, BOTH, HARD, HIDDEN, STOCK, Search
+from reproduce.study.packed import packed, unpack
+from reproduce.study.subsampling import expected_pick
 
 PAGE = Path("docs/results/beyond/README.md")
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {

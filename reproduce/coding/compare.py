@@ -1,6 +1,6 @@
 """AMC against Best-of-N at equal policy calls, on generated bugs, with the scripted policy of the coding world.
 
-    PYTHONPATH=reproduce/study:integrations/workspace python reproduce/coding/compare.py docs/results/workspace
+    PYTHONPATH=integrations/workspace python reproduce/coding/compare.py docs/results/workspace
 
 Every method is tuned on 30 bugs of the split "train", and then run on 100 bugs of the split "test". An interrupted run
 resumes. Writes `tuning.json`, `results.json` and the raw runs (`*.jsonl.gz`).
@@ -26,7 +26,7 @@ from amc_agents.bench.records import RunResult
 from amc_agents.bench.runner import Comparison, compare
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.smc import AtSteps
-from subsampling import expected_top
+from reproduce.study.subsampling import expected_top
 
 P_FIX = 0.2
 """Chosen so that a run of the training bugs rarely succeeds."""

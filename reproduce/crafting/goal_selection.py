@@ -38,8 +38,8 @@ from amc_agents.pnlc import decision as pnlc
 from amc_agents.pnlc.decision import PnlcSettings
 from amc_agents.runtime.sampling_actor import ChatActor
 from amc_agents.types import FloatArray, Step, Task, Trajectory
-from goal_judges import RecipeGoals, similarity
-from measure_verdict import Planner
+from reproduce.crafting.goal_judges import RecipeGoals, similarity
+from reproduce.crafting.measure_verdict import Planner
 
 HORIZON = 20
 GREEDY, SAMPLED, VOTE, PNLC, NEAR, PLANNER = "greedy", "sampled", "vote", "pnlc", "pnlc-similarity", "planner"

@@ -39,7 +39,7 @@ from amc_agents.training.goal.train_goal import GoalTrainingSettings, train_goal
 from amc_agents.training.goal.transitions import read_episodes, thought_of
 from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray, Trajectory
-from goal_judges import GAMMA, RecipeGoals, imagined, planned, similarity
+from reproduce.crafting.goal_judges import GAMMA, RecipeGoals, imagined, planned, similarity
 
 HORIZON = 20
 FIRST_FRESH = 350_000

@@ -1,6 +1,6 @@
 """Make the base of a value model: the policy's weights, trained on expert play to predict the distance to the goal.
 
-    PYTHONPATH=reproduce python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--layers N] [--seed 0]
+    python reproduce/crafting/pretrain_value.py FOLDER OUT [--steps 4000] [--layers N] [--seed 0]
 
 FOLDER holds the policy. The expert is a cheap surrogate: it plays on past the horizon, so that a dialogue shows for
 each of its states whether the goal is reached within k more steps, for every k up to REACH. This target is much denser
@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from policy_training import batches, optimizers, padded_ids, set_learning_rate, update
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -30,8 +29,9 @@ from amc_agents.envs.crafting.generate import generate_task
 from amc_agents.messages import split_turn
 from amc_agents.training.fine_tuning import make_encoder
 from amc_agents.types import Step, Trajectory
-from expert import HORIZON, play
-from train_policy import pool_order
+from reproduce.crafting.expert import HORIZON, play
+from reproduce.crafting.train_policy import pool_order
+from reproduce.policy_training import batches, optimizers, padded_ids, set_learning_rate, update
 
 SPLIT = "policy"
 """The split that the policy was trained on, with other task numbers; "train" and "test" stay unseen."""

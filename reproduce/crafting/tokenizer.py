@@ -1,6 +1,6 @@
 """Build the word-level tokenizer of the embedded crafting model: one token per whole item name.
 
-    PYTHONPATH=reproduce python reproduce/crafting/tokenizer.py FOLDER
+    python reproduce/crafting/tokenizer.py FOLDER
 
 FOLDER gets the files of a transformers tokenizer.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import word_tokenizer
 
 from amc_agents.envs.crafting.generate import CRAFTED, RAW
+from reproduce.word_tokenizer import word_tokenizer
 
 PHRASES = (
     "Crafting commands:", "Goal:", "Thought:", "Action:", "Got", "Crafted", "Inventory:", "craft", " craft",

@@ -1,6 +1,6 @@
 """Train the embedded crafting policy from scratch, on the CPU.
 
-    PYTHONPATH=reproduce python reproduce/crafting/train_policy.py FOLDER [--seed 0] [--scale 1.0] [--again 0]
+    python reproduce/crafting/train_policy.py FOLDER [--seed 0] [--scale 1.0] [--again 0]
 
 Five stages of `policy_training.py` on a noisy expert's dialogues. Seeds differ much in how soon they learn to follow
 recipes down: `--again` repeats the last stage with new dialogues. At the end it prints the loss on the policy's tokens
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from policy_training import BATCH, Dialogues, DialogueSource, Stage, small_llama, token_losses, train_policy
 from transformers import LlamaForCausalLM
 
 from amc_agents.envs.crafting.generate import generate_task
-from expert import play
-from tokenizer import make_tokenizer
+from reproduce.crafting.expert import play
+from reproduce.crafting.tokenizer import make_tokenizer
+from reproduce.policy_training import BATCH, Dialogues, DialogueSource, Stage, small_llama, token_losses, train_policy
 
 SPLIT = "policy"
 """Seed stream of the policy's books; "train" and "test" stay unseen."""

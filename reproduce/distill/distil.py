@@ -1,6 +1,5 @@
 """Distil a search into its policy: imitate AMC's particles, or Best-of-N's tries, and measure single runs.
 
-    export PYTHONPATH=reproduce:reproduce/dose:reproduce/beyond:reproduce/study
     python reproduce/distill/distil.py collect amc best-of                  # training tasks; resumes
     python reproduce/distill/distil.py train amc best-of
     python reproduce/distill/distil.py play before amc-1 best-of-1          # training tasks, then test tasks; resumes
@@ -22,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from doses import N, Setting
-from draws import Forest, Node
-from filtering import filtered, independent
-from fine_tuning import fine_tuned
-from judges import ValueModel
-from lockstep import Seat, Together
-from play import Policy
 
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.registry import world
 from amc_agents.training.policy.imitated import shares
 from amc_agents.types import FloatArray, Task
+from reproduce.beyond.filtering import filtered, independent
+from reproduce.beyond.play import Policy
+from reproduce.distill.fine_tuning import fine_tuned
+from reproduce.dose.doses import N, Setting
+from reproduce.dose.draws import Forest, Node
+from reproduce.dose.judges import ValueModel
+from reproduce.dose.lockstep import Seat, Together
 
 WORLD = "crafting-stock"
 RUNS = Path("runs/distill")

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from play import Policy
-from policy_training import padded, token_losses, update
 from transformers import LlamaForCausalLM
 
 from amc_agents.models.embedded import model_folder
 from amc_agents.models.embedded.tokenizer import ASSISTANT
 from amc_agents.training.fine_tuning import warm_up_and_cosine
+from reproduce.beyond.play import Policy
+from reproduce.policy_training import padded, token_losses, update
 
 Imitated = Sequence[tuple[list[int], float]]
 """A task's dialogues as token ids, and their shares, which sum to 1."""

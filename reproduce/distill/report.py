@@ -1,6 +1,6 @@
 """Pack the runs of reproduce/distill, and write the tables of docs/results/distill from the packed files.
 
-PYTHONPATH=reproduce:reproduce/dose:reproduce/beyond:reproduce/study python reproduce/distill/report.py
+python reproduce/distill/report.py
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from distil import AMC, ARMS, BEFORE, BEST_OF, HEATS, RUNS, TRIES_AT
 
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from amc_agents.files import replace_file
 from amc_agents.markdown import table, write_parts
-from subsampling import expected_top
+from reproduce.distill.distil import AMC, ARMS, BEFORE, BEST_OF, HEATS, RUNS, TRIES_AT
+from reproduce.study.subsampling import expected_top
 
 PAGE = Path("docs/results/distill/README.md")
 RAW = PAGE.parent / "raw"

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
-from noise import KEPT, Level
-
 from amc_agents.bench import crafting
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.types import Task
+from reproduce.dose.noise import KEPT, Level
 
 HARD, STOCK, BLIND, BOTH = "crafting", "crafting-stock", "crafting-hidden", "crafting-stock-hidden"
 OTHER, THIRD = "crafting-1", "crafting-2"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from play import MAX_TOKENS, Policy, Tokens
 
 from amc_agents.messages import split_turn
 from amc_agents.types import Environment, FloatArray, Step, Task, Trajectory
+from reproduce.beyond.play import MAX_TOKENS, Policy, Tokens
 
 _ROWS = 48
 """Turns that are sampled at a time."""

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from doses import HIDDEN, LEARNED, LEVELS, PLAIN, PROPOSALS, ROLLOUTS
-from held_out import RAW
-from playing import read_particles
 
 from amc_agents.bench.statistics import N_RESAMPLES, Measured, Paired, paired
 from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray
-from subsampling import expected_pick
-from tune import chosen, critics_of, metric_of
+from reproduce.dose.doses import HIDDEN, LEARNED, LEVELS, PLAIN, PROPOSALS, ROLLOUTS
+from reproduce.dose.held_out import RAW
+from reproduce.dose.playing import read_particles
+from reproduce.dose.tune import chosen, critics_of, metric_of
+from reproduce.study.subsampling import expected_pick
 
 Lines = Mapping[str, Mapping[str, Any]]
 """Task -> line."""

@@ -1,6 +1,5 @@
 """Play the tuned critics on test tasks.
 
-    export PYTHONPATH=reproduce/beyond:reproduce/study
     python reproduce/dose/held_out.py WORLD [--tasks 150] [--more 100] [--critics ...]
     python reproduce/dose/held_out.py WORLD --rollouts --tasks 20     # V^pi, at the oracle's temperature
 
@@ -16,11 +15,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from doses import LEARNED, PLAIN, POOL, PROPOSALS, ROLLOUTS, TRIES, WORLDS, Setting, tasks_of
-from playing import Run, file_of, play
-
 from amc_agents.files import replace_file
-from tune import chosen, critics_of
+from reproduce.dose.doses import LEARNED, PLAIN, POOL, PROPOSALS, ROLLOUTS, TRIES, WORLDS, Setting, tasks_of
+from reproduce.dose.playing import Run, file_of, play
+from reproduce.dose.tune import chosen, critics_of
 
 PAGE = Path("docs/results/dose/README.md")
 RAW = PAGE.parent / "raw"

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from draws import Forest, Node, Place
 
 from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.types import FloatArray
+from reproduce.dose.draws import Forest, Node, Place
 
 
 class ValueModel:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from doses import LEARNED, OTHER, TRAINED_ON
-from gains import Row, Table, interval, pool_of, row_of
 
-from ablation_tables import holm, two_sided_p
 from amc_agents.bench.statistics import Measured, Paired, paired
 from amc_agents.markdown import table as table_in_markdown
-from crossed import crossed_interval
-from tune import chosen, critics_of
+from reproduce.dose.doses import LEARNED, OTHER, TRAINED_ON
+from reproduce.dose.gains import Row, Table, interval, pool_of, row_of
+from reproduce.dose.tune import chosen, critics_of
+from reproduce.study.ablation_tables import holm, two_sided_p
+from reproduce.study.crossed import crossed_interval
 
 WEAKER = (OTHER, *TRAINED_ON)
 """The worlds of the fifth plan, whose endpoint is `learned` with all tokens counted."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from draws import Drawn, Forest, Node, Place
 
 from amc_agents.types import FloatArray
+from reproduce.dose.draws import Drawn, Forest, Node, Place
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from draws import Node
 
 from amc_agents.envs.crafting.planner import plan
 from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
 from amc_agents.envs.workshop import WorkshopTask, WorkshopWorld, solution_from
 from amc_agents.types import FloatArray
+from reproduce.dose.draws import Node
 
 HORIZON = 20
 SPREAD = 0.2

@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from doses import HIDDEN, LEVELS, MODELS, POLICIES, POOL, ROLLOUTS, N, Setting, world_of
-from draws import Forest, Node
-from filtering import filtered, independent
-from found import Found
-from judges import Rollouts, ValueModel
-from lockstep import Judge, Particle, Seat, Together
-from noise import NoisyPlanner
-from play import Policy
 
 from amc_agents.bench.records import Particles
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray, Task
+from reproduce.beyond.filtering import filtered, independent
+from reproduce.beyond.found import Found
+from reproduce.beyond.play import Policy
+from reproduce.dose.doses import HIDDEN, LEVELS, MODELS, POLICIES, POOL, ROLLOUTS, N, Setting, world_of
+from reproduce.dose.draws import Forest, Node
+from reproduce.dose.judges import Rollouts, ValueModel
+from reproduce.dose.lockstep import Judge, Particle, Seat, Together
+from reproduce.dose.noise import NoisyPlanner
 
 RUNS = Path("runs/dose")
 N_ROLLOUTS = 8

@@ -1,6 +1,6 @@
 """Write the tables and the figure of docs/results/dose from the packed runs.
 
-PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/report.py
+python reproduce/dose/report.py
 ... python reproduce/dose/report.py WORLD --first 250 --last 500    # print the tables of some of the test tasks
 ... python reproduce/dose/report.py WORLD --best                    # by the best trajectory instead of the pick
 
@@ -13,9 +13,12 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from dose_figure import draw
-from doses import LEARNED, WORLDS
-from gains import (
+from amc_agents.bench.statistics import estimate
+from amc_agents.markdown import table as table_in_markdown
+from amc_agents.markdown import write_parts
+from reproduce.dose.dose_figure import draw
+from reproduce.dose.doses import LEARNED, WORLDS
+from reproduce.dose.gains import (
     Bounded,
     Row,
     Table,
@@ -29,12 +32,8 @@ from gains import (
     rows_of,
     slope,
 )
-from held_out import PAGE
-from learned_table import learned_of
-
-from amc_agents.bench.statistics import estimate
-from amc_agents.markdown import table as table_in_markdown
-from amc_agents.markdown import write_parts
+from reproduce.dose.held_out import PAGE
+from reproduce.dose.learned_table import learned_of
 
 
 def line_of(rows: Sequence[Row]) -> str:

@@ -1,6 +1,6 @@
 """Choose each critic's temperature, schedule and beta jointly on training tasks, and the temperature of its Best-of-N.
 
-    PYTHONPATH=reproduce/beyond:reproduce/study python reproduce/dose/tune.py WORLD [CRITIC ...] [--times 3]
+    python reproduce/dose/tune.py WORLD [CRITIC ...] [--times 3]
 
 Successive halving over `doses.GRID`; Best-of-N draws from the same temperatures, on all tuning tasks. The choice and
 all scores are written to reproduce/dose/chosen.json. The command resumes.
@@ -16,11 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from doses import GRID, HIDDEN, LEVELS, MODELS, ROUNDS, TEMPERATURES, THIRD, TRAINED_ON, WORLDS, N, Setting, tasks_of
-from playing import play, read_particles
 
 from amc_agents.files import replace_file
-from subsampling import best_of
+from reproduce.dose.doses import (
+    GRID,
+    HIDDEN,
+    LEVELS,
+    MODELS,
+    ROUNDS,
+    TEMPERATURES,
+    THIRD,
+    TRAINED_ON,
+    WORLDS,
+    N,
+    Setting,
+    tasks_of,
+)
+from reproduce.dose.playing import play, read_particles
+from reproduce.study.subsampling import best_of
 
 CHOSEN = Path("reproduce/dose/chosen.json")
 Scores = Mapping[tuple[str, str], Mapping[str, float]]

@@ -1,6 +1,6 @@
 """Build the word-level tokenizer of the bandit sampler, which reads only the posterior's lines.
 
-    PYTHONPATH=reproduce python reproduce/exploration/sampler_tokenizer.py FOLDER
+    python reproduce/exploration/sampler_tokenizer.py FOLDER
 
 Text between two known words is a single <unk>, so that the library's own sampler prompt is 23 tokens long.
 """
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import SPECIAL, word_tokenizer
+
+from reproduce.word_tokenizer import SPECIAL, word_tokenizer
 
 ARMS = string.ascii_uppercase
 MAX_COUNT = 101

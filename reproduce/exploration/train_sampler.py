@@ -1,6 +1,6 @@
 """Train the bandit sampler from scratch on one core: a Llama that draws from Beta posteriors.
 
-    PYTHONPATH=reproduce python reproduce/exploration/train_sampler.py FOLDER [--seed 0] [--steps 2200]
+    python reproduce/exploration/train_sampler.py FOLDER [--seed 0] [--steps 2200]
 
 The model reads the posterior of a Bernoulli bandit as text (`mean of arm U: Beta(3, 2)`, five lines) and writes a
 hypothesis, a mean for each arm. At temperature 1 each mean should be a draw from the arm's Beta, on a grid of
@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from policy_training import optimizers, set_learning_rate, small_llama, update
-from sampler_tokenizer import (
+from transformers import LlamaForCausalLM
+
+from reproduce.exploration.sampler_tokenizer import (
     ARM,
     ARMS,
     CLOSE,
@@ -32,8 +33,8 @@ from sampler_tokenizer import (
     VALUES,
     make_tokenizer,
 )
-from transformers import LlamaForCausalLM
-from word_tokenizer import ASSISTANT, END, UNKNOWN, USER
+from reproduce.policy_training import optimizers, set_learning_rate, small_llama, update
+from reproduce.word_tokenizer import ASSISTANT, END, UNKNOWN, USER
 
 N_ARMS = 5
 BATCH = 32

@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from known import Known
 from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from reproduce.larger.known import Known
 
 Tokens = tuple[int, ...]
 MAX_TURN = 64

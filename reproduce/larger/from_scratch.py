@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from policy_training import ROPE, WeightedRow, dialogue_row, optimizers, token_losses, update
-from train_workshop import KINDS, SPLIT
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from word_tokenizer import END, PAD
-from workshop_expert import play
 
 from amc_agents.envs.workshop import generate_task
 from amc_agents.models.embedded import model_folder
+from reproduce.policy_training import ROPE, WeightedRow, dialogue_row, optimizers, token_losses, update
+from reproduce.word_tokenizer import END, PAD
+from reproduce.workshop.train_workshop import KINDS, SPLIT
+from reproduce.workshop.workshop_expert import play
 
 BATCH_TOKENS = 65_536
 SENT = 64

@@ -1,6 +1,5 @@
 """A larger policy, and exact V^pi: the rehearsal on a GPU.
 
-    export PYTHONPATH=reproduce/dose:reproduce:reproduce/crafting:reproduce/workshop:reproduce/beyond:reproduce/study
     python reproduce/larger/larger.py policy --seconds 290    # trains the policy
     python reproduce/larger/larger.py collect --tasks 4000    # its runs on training tasks
     python reproduce/larger/larger.py value                   # trains the value model
@@ -31,21 +30,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import from_scratch
 import numpy as np
-import value_head
-from batched import Batched, Start
-from doses import BOTH, GRID, N, Setting
-from filtering import filtered, independent
-from known import HORIZON, Known
-from search import Critic, Learned, Planner, Rollouts, Seat, Together, areas_by_step, past
-from value_head import Outcome, ValueModel
 
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
 from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
 from amc_agents.training.metrics import auc
-from tune import best, scores_of
+from reproduce.beyond.filtering import filtered, independent
+from reproduce.dose.doses import BOTH, GRID, N, Setting
+from reproduce.dose.tune import best, scores_of
+from reproduce.larger import from_scratch, value_head
+from reproduce.larger.batched import Batched, Start
+from reproduce.larger.known import HORIZON, Known
+from reproduce.larger.search import Critic, Learned, Planner, Rollouts, Seat, Together, areas_by_step, past
+from reproduce.larger.value_head import Outcome, ValueModel
 
 RUNS = Path(os.environ.get("LARGER_RUNS", "runs/larger"))
 PAGE = Path("docs/results/larger/README.md")

@@ -9,16 +9,16 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from doses import BOTH
-from gains import Lines, Row, interval, lines_of, row_of
-from larger import EXACT, HERE, LEARNED, ORACLE, PAGE, RANKED_STEPS, packed
-from playing import read_particles
 
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table as table_in_markdown
 from amc_agents.markdown import write_parts
-from report import shown
-from subsampling import expected_pick
+from reproduce.dose.doses import BOTH
+from reproduce.dose.gains import Lines, Row, interval, lines_of, row_of
+from reproduce.dose.playing import read_particles
+from reproduce.dose.report import shown
+from reproduce.larger.larger import EXACT, HERE, LEARNED, ORACLE, PAGE, RANKED_STEPS, packed
+from reproduce.study.subsampling import expected_pick
 
 
 def rows_of(policy: str) -> dict[str, Row]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from batched import CONTEXT, MAX_TURN, Batched, Place, Start, Tokens
-from known import HORIZON, Known
-from value_head import ValueModel
 
 from amc_agents.types import FloatArray
+from reproduce.larger.batched import CONTEXT, MAX_TURN, Batched, Place, Start, Tokens
+from reproduce.larger.known import HORIZON, Known
+from reproduce.larger.value_head import ValueModel
 
 T = TypeVar("T")
 

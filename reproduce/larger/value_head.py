@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from batched import Batched, Tokens, loaded, padded
 from torch import Tensor
+
+from reproduce.larger.batched import Batched, Tokens, loaded, padded
 
 BATCH = 128
 LEARNING_RATE = 3e-4

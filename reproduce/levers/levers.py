@@ -1,6 +1,5 @@
 """What makes a value model rank the particles of a task: data and settings, one changed at a time.
 
-    export PYTHONPATH=reproduce/beyond:reproduce/study:reproduce/dose
     python reproduce/levers/levers.py train      # collects the data and trains a model per lever and seed; resumes
     python reproduce/levers/levers.py measure    # the AUC of each model within tasks that no model saw; resumes
     python reproduce/levers/levers.py report     # the table of docs/results/levers
@@ -25,17 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from doses import BOTH
-from draws import Forest
-from filtering import independent
-from judges import Rollouts, ValueModel
-from lockstep import Judge, Seat, Together
-from noise import Level, NoisyPlanner
-from play import Policy
-from playing import _Silent, areas, read
-from ranking_loss import ranking_loss
-from summed import Summed
-from taught import Grade, Key, by_planner, by_rollouts, grades_of, targets
 
 from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.statistics import estimate, paired
@@ -51,6 +39,17 @@ from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task, Trajectory
+from reproduce.beyond.filtering import independent
+from reproduce.beyond.play import Policy
+from reproduce.dose.doses import BOTH
+from reproduce.dose.draws import Forest
+from reproduce.dose.judges import Rollouts, ValueModel
+from reproduce.dose.lockstep import Judge, Seat, Together
+from reproduce.dose.noise import Level, NoisyPlanner
+from reproduce.dose.playing import _Silent, areas, read
+from reproduce.levers.ranking_loss import ranking_loss
+from reproduce.levers.summed import Summed
+from reproduce.levers.taught import Grade, Key, by_planner, by_rollouts, grades_of, targets
 
 RUNS = Path("runs/levers")
 RAW = Path("docs/results/levers/raw/auc.jsonl.gz")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from draws import Node
-from lockstep import Judge
-from playing import past
 
 from amc_agents.types import FloatArray
+from reproduce.dose.draws import Node
+from reproduce.dose.lockstep import Judge
+from reproduce.dose.playing import past
 
 _CLEAR = 1e-6
 """Probabilities are kept away from 0 and 1 by this much."""

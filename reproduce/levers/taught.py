@@ -15,16 +15,16 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from draws import Forest, Node
-from judges import Rollouts
-from noise import grade
-from play import Policy
-from playing import read
 
 from amc_agents.critics.render import turn
 from amc_agents.training.value import row_building
 from amc_agents.training.value.objective import Objective
 from amc_agents.types import Environment, FloatArray, Task, Trajectory
+from reproduce.beyond.play import Policy
+from reproduce.dose.draws import Forest, Node
+from reproduce.dose.judges import Rollouts
+from reproduce.dose.noise import grade
+from reproduce.dose.playing import read
 
 Key = tuple[str, tuple[str, ...]]
 """A task's id, and the turns up to a state."""

@@ -11,16 +11,15 @@ import json
 from itertools import product
 from pathlib import Path
 
-import playing
-from doses import BOTH, HARD, Setting
-from gains import interval, lines_of, row_of
-from scaled import PAGE, SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of
-
 from amc_agents.bench.statistics import paired
 from amc_agents.files import replace_file
 from amc_agents.markdown import write_parts
-from report import table_of
-from tune import best, metric_of, scores_of
+from reproduce.dose import playing
+from reproduce.dose.doses import BOTH, HARD, Setting
+from reproduce.dose.gains import interval, lines_of, row_of
+from reproduce.dose.report import table_of
+from reproduce.dose.tune import best, metric_of, scores_of
+from reproduce.scaled.scaled import PAGE, SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of
 
 CHOSEN = Path(__file__).parent / "proposals.json"
 TRIED = tuple(Setting(*each) for each in product(((0.5, 0.7, 0.9), (0.7, 0.9, 1.1)), (2, 3), (0.1, 0.25)))

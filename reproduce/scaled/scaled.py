@@ -1,6 +1,5 @@
 """A value model with sixteen times the data: does AMC gain with a learned critic?
 
-    export PYTHONPATH=reproduce/dose:reproduce/levers:reproduce/beyond:reproduce/study
     python reproduce/scaled/scaled.py train WORLD     # collects the data and trains the critic
     python reproduce/scaled/scaled.py tune WORLD      # each critic's setting, and its Best-of-N, on training tasks
     python reproduce/scaled/scaled.py play WORLD --tasks 400    # test tasks
@@ -19,15 +18,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import doses
 import numpy as np
-import playing
 import torch
-from doses import BOTH, GRID, HARD, LEARNED, TEMPERATURES, Setting
-from gains import Row, interval, lines_of, row_of
-from levers import BCE
-from play import Policy
-from tries import Tries
 
 from amc_agents.bench import crafting
 from amc_agents.bench.plain_agent import plain_text_agent
@@ -42,8 +34,14 @@ from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task
-from report import table_of
-from tune import best, metric_of, scores_of
+from reproduce.beyond.play import Policy
+from reproduce.dose import doses, playing
+from reproduce.dose.doses import BOTH, GRID, HARD, LEARNED, TEMPERATURES, Setting
+from reproduce.dose.gains import Row, interval, lines_of, row_of
+from reproduce.dose.report import table_of
+from reproduce.dose.tune import best, metric_of, scores_of
+from reproduce.levers.levers import BCE
+from reproduce.scaled.tries import Tries
 
 RUNS = Path("runs/scaled")
 PAGE = Path("docs/results/scaled/README.md")

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from play import MAX_TOKENS, Policy, Tokens
 
 from amc_agents.messages import split_turn
 from amc_agents.types import Environment, FloatArray, Step, Task, Trajectory
+from reproduce.beyond.play import MAX_TOKENS, Policy, Tokens
 
 _Waiting = tuple[list[Tokens], FloatArray, asyncio.Future[list[str]]]
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations import ABLATIONS, AGAIN, BASE, REFERENCE, TRAINED
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table
-from packed import packed, unpack
-from table_rows import PARAMETERS, change, score
+from reproduce.study.ablations import ABLATIONS, AGAIN, BASE, REFERENCE, TRAINED
+from reproduce.study.packed import packed, unpack
+from reproduce.study.table_rows import PARAMETERS, change, score
 
 METRICS = {"oracle": "oracle's pick", "top5": "top 5", "mean": "mean particle"}
 HEADINGS = {

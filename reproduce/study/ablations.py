@@ -13,13 +13,13 @@ from functools import partial
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
 from amc_agents.smc import AtSteps, EssBelow, EveryStep
-from settings import LARGER, SHIPPED, TAUGHT, TUNED, TrainingShard, adapter_of, chosen_of, critic_of
+from reproduce.study.settings import LARGER, SHIPPED, TAUGHT, TUNED, TrainingShard, adapter_of, chosen_of, critic_of
 
 BAND, SEED = "hard", 0
 FIRST_TASK, N_TASKS = 600_000, 200
 """Training tasks that no training and no tuning used."""
 BASE, BEST = "chosen", "best-of-15"
-PLANNER = "slack:SlackCritic"
+PLANNER = "reproduce.study.slack:SlackCritic"
 """An oracle (slack.py)."""
 STEPS = ((4,), (6,), (8,), (10,), (12,), (4, 8, 12), (8, 12), (3, 6, 9, 12, 15))
 SHARES = (0.1, 0.5, 0.9)

@@ -25,8 +25,8 @@ from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.files import replace_file
 from amc_agents.smc import Adaptive
-from packed import pack
-from settings import BANDS, N_TASKS, SHIPPED, TUNED, critic_of, policy_of
+from reproduce.study.packed import pack
+from reproduce.study.settings import BANDS, N_TASKS, SHIPPED, TUNED, critic_of, policy_of
 
 OUT = Path("docs/results/adaptive")
 RUNS = Path("runs/adaptive")

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from langchain_core.outputs import ChatResult
 
-from adaptive import OUT, adaptive_amc, adaptive_best_of_n, chosen, plan
 from amc_agents.bench import methods
 from amc_agents.bench.comparison import Comparison, ready_critic
 from amc_agents.bench.methods import Method, Tuned
@@ -28,6 +27,7 @@ from amc_agents.bench.runner import run_one
 from amc_agents.files import replace_file
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.smc import Adaptive
+from reproduce.study.adaptive import OUT, adaptive_amc, adaptive_best_of_n, chosen, plan
 
 N_TASKS = 60
 MEDIAN_S, SIGMA = 1.0, 0.5

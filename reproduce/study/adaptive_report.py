@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from adaptive import BAND, OUT, RULE, RULES, adaptive_amc, adaptive_best_of_n, chosen, held_out
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import Cost, RunResult
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.files import replace_file
 from amc_agents.markdown import table
 from amc_agents.smc import Adaptive
-from budget import policy_tokens
-from packed import packed, unpack
-from settings import POOL, SHIPPED, TUNED, Shard
-from subsampling import best_of
+from reproduce.study.adaptive import BAND, OUT, RULE, RULES, adaptive_amc, adaptive_best_of_n, chosen, held_out
+from reproduce.study.budget import policy_tokens
+from reproduce.study.packed import packed, unpack
+from reproduce.study.settings import POOL, SHIPPED, TUNED, Shard
+from reproduce.study.subsampling import best_of
 
 Key = tuple[str, int]
 N = 15

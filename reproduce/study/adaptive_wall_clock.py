@@ -1,6 +1,6 @@
 """Measured latency of adaptive runs beside a plain run, when every model call is an HTTP request that takes 100 ms.
 
-    PYTHONPATH=benchmarks python reproduce/study/adaptive_wall_clock.py --tasks 60
+    python reproduce/study/adaptive_wall_clock.py --tasks 60
 
 The requests go to the server of the benchmarks, in a process of its own. It knows nothing of the world, so the answers
 are computed in this process. To keep this computation out of the measurement, each run is made twice with the same
@@ -22,10 +22,7 @@ from typing import Any
 
 import httpx
 from langchain_core.outputs import ChatResult
-from overhead import local_server
 
-from adaptive import OUT, RULE, RULES, adaptive_amc, adaptive_best_of_n, chosen, plan
-from adaptive_latency import of_study
 from amc_agents.bench.comparison import Comparison, ready_critic
 from amc_agents.bench.methods import Method
 from amc_agents.bench.plain_agent import plain_text_agent
@@ -34,6 +31,9 @@ from amc_agents.files import JsonLinesFile
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import request_seed
 from amc_agents.types import FloatArray
+from benchmarks.overhead import local_server
+from reproduce.study.adaptive import OUT, RULE, RULES, adaptive_amc, adaptive_best_of_n, chosen, plan
+from reproduce.study.adaptive_latency import of_study
 
 ROWS = OUT / "wall_clock.jsonl"
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from amc_agents.bench.records import TOP, Cost, RunResult
 from amc_agents.markdown import table
-from results import Key, Scored, difference
-from settings import Shard
-from subsampling import expected_top
-from table_rows import SAMPLING, change
+from reproduce.study.results import Key, Scored, difference
+from reproduce.study.settings import Shard
+from reproduce.study.subsampling import expected_top
+from reproduce.study.table_rows import SAMPLING, change
 
 METHODS = {
     "amc-15": "AMC",

@@ -6,9 +6,9 @@ from typing import Any
 
 from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table
-from results import Cells, Scored, difference
-from settings import SIZES
-from table_rows import SAMPLING, change
+from reproduce.study.results import Cells, Scored, difference
+from reproduce.study.settings import SIZES
+from reproduce.study.table_rows import SAMPLING, change
 
 METRICS = ("oracle", "top5")
 

@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from settings import SIZES
-from table_rows import SAMPLING
+from reproduce.study.settings import SIZES
+from reproduce.study.table_rows import SAMPLING
 
 LINES = {"best-of": ("Best-of-N", "#7f7f7f", "o"), "amc": ("AMC", "#1f77b4", "s")}
 CURVES = {"best-of": "best_of_n", "amc": "amc"}

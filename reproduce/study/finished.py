@@ -14,10 +14,10 @@ import numpy as np
 
 from amc_agents.bench.records import RunResult
 from amc_agents.markdown import table
-from results import Key, Scored, difference
-from settings import SIZES, Shard
-from subsampling import distinct_successes
-from table_rows import SAMPLING, change
+from reproduce.study.results import Key, Scored, difference
+from reproduce.study.settings import SIZES, Shard
+from reproduce.study.subsampling import distinct_successes
+from reproduce.study.table_rows import SAMPLING, change
 
 KEPT = "amc-keep-15"
 METRICS = {

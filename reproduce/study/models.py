@@ -10,15 +10,14 @@ interrupted collections resume. The models are written to reproduce/study/models
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from ablations import SOFT_BETA
 from amc_agents.models.embedded import model_folder
-from settings import (
+from reproduce.study.ablations import SOFT_BETA
+from reproduce.study.settings import (
     FROM_SCRATCH,
     LARGER,
     MODELS,
@@ -57,9 +56,7 @@ def play_of(seed: int) -> tuple[str, ...]:
 
 def call(script: str, *arguments: str) -> None:
     """Run a script of reproduce/crafting."""
-    path = os.pathsep.join(filter(None, ("reproduce", os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, f"reproduce/crafting/{script}.py", *arguments]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path})
+    subprocess.run([sys.executable, "-m", f"reproduce.crafting.{script}", *arguments], check=True)
 
 
 def train_policy(number: int, data: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from amc_agents.bench.records import RunResult
 from amc_agents.files import replace_file
-from settings import RAW
+from reproduce.study.settings import RAW
 
 
 def packed(name: str, folder: Path = RAW) -> Path:

@@ -10,10 +10,10 @@ import numpy as np
 
 from amc_agents.bench.records import Particles, RunResult
 from amc_agents.markdown import table
-from results import Scored, difference
-from settings import Shard
-from subsampling import distinct_successes
-from table_rows import SAMPLING, change
+from reproduce.study.results import Scored, difference
+from reproduce.study.settings import Shard
+from reproduce.study.subsampling import distinct_successes
+from reproduce.study.table_rows import SAMPLING, change
 
 METHODS = {"amc-15": "AMC", "amc-keep-15": "AMC, finished particles kept"}
 N = 15

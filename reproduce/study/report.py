@@ -18,21 +18,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablation_tables import ablation_tables, read_ablations
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table
-from budget import budget, budget_table
-from curve import curve, curve_table
-from figures import draw_cost, draw_curve
-from finished import finished, finished_table
-from populations import populations, populations_table
-from results import Cells, difference, read, records
-from room_tables import room, room_table
-from settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED, Shard
-from strata import strata, strata_tables
-from summary import summary_table
-from table_rows import PARAMETERS, score
+from reproduce.study.ablation_tables import ablation_tables, read_ablations
+from reproduce.study.budget import budget, budget_table
+from reproduce.study.curve import curve, curve_table
+from reproduce.study.figures import draw_cost, draw_curve
+from reproduce.study.finished import finished, finished_table
+from reproduce.study.populations import populations, populations_table
+from reproduce.study.results import Cells, difference, read, records
+from reproduce.study.room_tables import room, room_table
+from reproduce.study.settings import BANDS, FROM_SCRATCH, HOT, SHIPPED, TUNED, Shard
+from reproduce.study.strata import strata, strata_tables
+from reproduce.study.summary import summary_table
+from reproduce.study.table_rows import PARAMETERS, score
 
 METRICS = {
     "oracle": "oracle's pick",

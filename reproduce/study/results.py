@@ -13,10 +13,10 @@ from amc_agents.bench.records import RunResult
 from amc_agents.bench.statistics import paired
 from amc_agents.errors import ConfigurationError
 from amc_agents.types import FloatArray
-from crossed import crossed_interval
-from packed import packed, unpack
-from settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
-from subsampling import best_of
+from reproduce.study.crossed import crossed_interval
+from reproduce.study.packed import packed, unpack
+from reproduce.study.settings import HOT, POOL, SHIPPED, SIZES, TUNED, Shard, shards
+from reproduce.study.subsampling import best_of
 
 Key = tuple[str, int]
 """(Task, seed)."""

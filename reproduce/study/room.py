@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ablations import BAND, PLANNER
 from amc_agents.bench import methods
 from amc_agents.bench.methods import Method
 from amc_agents.smc import EveryStep
-from settings import TUNED, TrainingShard, chosen_of
+from reproduce.study.ablations import BAND, PLANNER
+from reproduce.study.settings import TUNED, TrainingShard, chosen_of
 
 FIRST_TASK, TASKS_OF_A_SHARD, N_SHARDS = 900_000, 40, 6
 POOL = 60
 POOL_NAME, AT_STUDYS_SETTINGS, AT_ITS_OWN = "pool-60", "oracle", "oracle-every-step"
-LINEAR_SLACK = "slack:LinearSlackCritic"
+LINEAR_SLACK = "reproduce.study.slack:LinearSlackCritic"
 
 
 def room_methods() -> tuple[Method, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 from amc_agents.bench.records import TOP, RunResult
 from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table
-from packed import packed, unpack
-from results import Scored, difference
-from room import AT_ITS_OWN, AT_STUDYS_SETTINGS, POOL, POOL_NAME, ROOMS
-from subsampling import distinct_successes, expected_top
-from table_rows import PARAMETERS, change, score
+from reproduce.study.packed import packed, unpack
+from reproduce.study.results import Scored, difference
+from reproduce.study.room import AT_ITS_OWN, AT_STUDYS_SETTINGS, POOL, POOL_NAME, ROOMS
+from reproduce.study.subsampling import distinct_successes, expected_top
+from reproduce.study.table_rows import PARAMETERS, change, score
 
 SIZES = (15, 30, 60)
 REFERENCE = "Best-of-15"

@@ -17,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from ablations import ABLATIONS
 from amc_agents.bench.plan import run_plan
 from amc_agents.cli.options import available_cpus
-from packed import pack, packed
-from room import ROOMS
-from settings import Shard, TrainingShard, shards
+from reproduce.study.ablations import ABLATIONS
+from reproduce.study.packed import pack, packed
+from reproduce.study.room import ROOMS
+from reproduce.study.settings import Shard, TrainingShard, shards
 
 RUNS = Path("runs/study")
 TOGETHER = 1

@@ -21,7 +21,7 @@ import numpy as np
 from amc_agents.bench.planner_critic import PlannerCritic
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.types import FloatArray, Trajectory
-from settings import MODELS
+from reproduce.study.settings import MODELS
 
 HORIZON = 20
 LOG_WEIGHT = 1.5

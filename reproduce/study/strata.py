@@ -13,8 +13,8 @@ from typing import Any
 
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table
-from results import Cells, Key
-from table_rows import SAMPLING, change
+from reproduce.study.results import Cells, Key
+from reproduce.study.table_rows import SAMPLING, change
 
 LIMITS = (0.0, 0.1, 0.3, 1.0)
 """Upper limits of the strata: never, up to a tenth, ..."""

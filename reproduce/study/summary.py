@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amc_agents.markdown import table
-from table_rows import PARAMETERS, SAMPLING
+from reproduce.study.table_rows import PARAMETERS, SAMPLING
 
 BEST = "best-of-15"
 AMC = "amc-15"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from settings import HOT, TUNED
+from reproduce.study.settings import HOT, TUNED
 
 SAMPLING = {HOT: "temperature 1", TUNED: "tuned"}
 """Regime -> name in tables."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from amc_agents.bench.plan import CRAFTING
 from amc_agents.cli.options import available_cpus
 from amc_agents.cli.tune import tune
-from settings import (
+from reproduce.study.settings import (
     BANDS,
     CHOSEN,
     HOT,

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from experiment import RAW, WORLDS
 
 from amc_agents.bench.workshop_critic import WorkshopCritic
 from amc_agents.critics.spec import parse_critic
@@ -30,6 +29,7 @@ from amc_agents.envs.workshop import Kind, WorkshopTask, WorkshopWorld, generate
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.metrics import auc
 from amc_agents.types import FloatArray, Trajectory
+from reproduce.workshop.experiment import RAW, WORLDS
 
 KINDS: dict[str, Kind] = dict(zip(WORLDS, ("stock", "hidden", "both"), strict=True))
 OUT = RAW.parent / "evidence.json"

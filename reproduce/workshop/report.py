@@ -9,8 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from evidence import OUT
-from experiment import (
+
+from amc_agents.bench.methods import Method
+from amc_agents.bench.records import RunResult
+from amc_agents.bench.report import measured
+from amc_agents.bench.statistics import estimate, paired
+from amc_agents.markdown import write_parts
+from reproduce.workshop.evidence import OUT
+from reproduce.workshop.experiment import (
     AMC,
     BEST,
     CHOSEN,
@@ -25,12 +31,6 @@ from experiment import (
     packed,
     unpack,
 )
-
-from amc_agents.bench.methods import Method
-from amc_agents.bench.records import RunResult
-from amc_agents.bench.report import measured
-from amc_agents.bench.statistics import estimate, paired
-from amc_agents.markdown import write_parts
 
 PAGE = RAW.parent / "README.md"
 LABELS = {

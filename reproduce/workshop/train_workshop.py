@@ -1,6 +1,6 @@
 """Train the policy of the workshop worlds on the CPU: a crafting policy, trained on.
 
-    PYTHONPATH=reproduce:reproduce/crafting python reproduce/workshop/train_workshop.py FOLDER [--base crafting]
+    python reproduce/workshop/train_workshop.py FOLDER [--base crafting]
         [--scale 1.0] [--seed 0]
 
 One more stage of `policy_training.py`, on a careless expert's dialogues in all three worlds. The vocabulary gets the
@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from policy_training import DialogueSource, Stage, train_policy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-from workshop_expert import play
 
 from amc_agents.envs.workshop import generate_task
 from amc_agents.envs.workshop.generate import Kind
 from amc_agents.models.embedded import model_folder
-from tokenizer import make_tokenizer
-from train_policy import pool_order
+from reproduce.crafting.tokenizer import make_tokenizer
+from reproduce.crafting.train_policy import pool_order
+from reproduce.policy_training import DialogueSource, Stage, train_policy
+from reproduce.workshop.workshop_expert import play
 
 SPLIT = "policy"
 """Seed stream of the policy's tasks; "train" and "test" stay unseen."""

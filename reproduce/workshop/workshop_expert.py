@@ -17,7 +17,7 @@ from amc_agents.envs.workshop.generate import restricted
 from amc_agents.envs.workshop.planner import relaxed, solution, solution_from
 from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld
 from amc_agents.types import Task
-from expert import NoisyExpert
+from reproduce.crafting.expert import NoisyExpert
 
 HORIZON = 20
 DROPS_HABITS = 0.5

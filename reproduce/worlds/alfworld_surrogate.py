@@ -11,13 +11,13 @@ import asyncio
 import sys
 
 import numpy as np
-from alfworld_expert import expert_of
 from amc_agents_alfworld import generate_tasks
 from amc_agents_alfworld.world import HORIZON, AlfworldWorld
-from goal_value import relative
-from word_value import train
 
 from amc_agents.types import Step, Task, Trajectory
+from reproduce.worlds.alfworld_expert import expert_of
+from reproduce.worlds.goal_value import relative
+from reproduce.worlds.word_value import train
 
 N_ROOMS, PER_ROOM = 96, 6
 ERROR_RATE = 0.4

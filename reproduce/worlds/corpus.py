@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from policy_training import Stage
 
 from amc_agents.files import replace_file
+from reproduce.policy_training import Stage
 
 Dialogue = tuple[str, Sequence[tuple[str, str]]]
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from amc_agents_scienceworld.expert_agent import ScienceWorldById
 from amc_agents_scienceworld.find_agent import MAX_TOKENS, MODEL, horizon
-from word_value import WordValue
 
 from amc_agents.bench.methods import (
     AMC,
@@ -55,6 +54,7 @@ from amc_agents.bench.tuned import Cell, Setting, cells_of, method_of, read_chos
 from amc_agents.bench.tuning import Grid, choose
 from amc_agents.files import replace_file
 from amc_agents.models.embedded import EmbeddedChatModel
+from reproduce.worlds.word_value import WordValue
 
 N = 5
 CONCURRENT = 2

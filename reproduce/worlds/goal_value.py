@@ -14,10 +14,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from word_value import WordValue, train
-
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.types import FloatArray, Step, Trajectory
+from reproduce.worlds.word_value import WordValue, train
 
 _WORD = re.compile(r"[a-z]+")
 _COMMON = {"your", "task", "is", "to", "a", "the", "some", "two", "it", "and", "in", "on", "with", "put", "find"}

@@ -20,9 +20,7 @@ from pathlib import Path
 
 from amc_agents_jericho import GameTask
 from amc_agents_jericho.expert_agent import task_of
-from keep_agent import policy
 from langchain_core.messages import AIMessage, BaseMessage
-from word_value import WordValue
 
 from amc_agents.bench.methods import LATS, TREE_OF_THOUGHTS, TreeSettings
 from amc_agents.bench.records import RunResult, cost_of, particles_of, read_run_results, scores_of
@@ -35,6 +33,8 @@ from amc_agents.messages import turn_of
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Task
+from reproduce.worlds.keep_agent import policy
+from reproduce.worlds.word_value import WordValue
 
 RECORDS = "records.jsonl"
 MOST_CALLS = 345

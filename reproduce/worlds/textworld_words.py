@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import textworld
 from amc_agents_textworld.world import RULES
-from corpus import Corpus, Dialogue
-from policy_training import Stage
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import word_tokenizer
+
+from reproduce.policy_training import Stage
+from reproduce.word_tokenizer import word_tokenizer
+from reproduce.worlds.corpus import Corpus, Dialogue
 
 N_PHRASES, LEAST = 300, 5
 MARKS = (RULES, "Thought:", "\nAction:", "-=", " =-", "*** The End ***")

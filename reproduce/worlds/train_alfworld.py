@@ -1,6 +1,6 @@
 """Train the small ALFWorld policy from scratch on a searching expert's play of generated rooms, on the CPU.
 
-    PYTHONPATH=reproduce python reproduce/worlds/train_alfworld.py FOLDER [--seed 0] [--scale 1.0] [--checkpoint FILE]
+    python reproduce/worlds/train_alfworld.py FOLDER [--seed 0] [--scale 1.0] [--checkpoint FILE]
 
 Needs the extra `train` and the package `integrations/alfworld`. The training is that of `policy_training.py`, on
 dialogues that are written to FOLDER/dialogues.jsonl first. The rooms are those of the training split from number
@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from alfworld.gen import constants
 from alfworld.gen.goal_library import gdict
-from alfworld_expert import play
 from amc_agents_alfworld import generate_tasks
-from corpus import Corpus, Dialogue, pool_order, read_corpus, write_corpus
-from policy_training import DialogueSource, Stage, small_llama, train_policy
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import word_tokenizer
+
+from reproduce.policy_training import DialogueSource, Stage, small_llama, train_policy
+from reproduce.word_tokenizer import word_tokenizer
+from reproduce.worlds.alfworld_expert import play
+from reproduce.worlds.corpus import Corpus, Dialogue, pool_order, read_corpus, write_corpus
 
 FIRST = 500_000
 N_ROOMS, PER_ROOM = 240, 6

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from policy_training import optimizers, padded, set_learning_rate, small_llama, token_losses, update
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import SPECIAL
 
 from amc_agents.critics.render import PLAIN
 from amc_agents.training.dataset import read_trajectories
+from reproduce.policy_training import optimizers, padded, set_learning_rate, small_llama, token_losses, update
+from reproduce.word_tokenizer import SPECIAL
 
 LEARNING_RATE = 4e-3
 

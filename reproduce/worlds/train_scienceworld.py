@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from amc_agents_scienceworld import HORIZON, task_of, variations
 from amc_agents_scienceworld.critic import REFUSALS
-from policy_training import DialogueSource, Stage, small_llama, train_policy
-from scienceworld_agent import FAMILIES, MistakenEpisode, recorded_paths
 from transformers import PreTrainedTokenizerFast
-from word_tokenizer import word_tokenizer
 
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.types import Step, Task, Trajectory
+from reproduce.policy_training import DialogueSource, Stage, small_llama, train_policy
+from reproduce.word_tokenizer import word_tokenizer
+from reproduce.worlds.scienceworld_agent import FAMILIES, MistakenEpisode, recorded_paths
 
 TEACHING = 80
 """The first training variations of each family, which the policy may learn from; others are for choosing settings."""

@@ -1,6 +1,6 @@
 """Train the small TextWorld policy from scratch on an expert's play of generated games, on the CPU.
 
-    PYTHONPATH=reproduce python reproduce/worlds/train_textworld.py FOLDER [--seed 0] [--scale 1.0] [--checkpoint FILE]
+    python reproduce/worlds/train_textworld.py FOLDER [--seed 0] [--scale 1.0] [--checkpoint FILE]
 
 Needs the extra `train` and the package `integrations/textworld`. The training is that of `policy_training.py`, on
 dialogues that are written to FOLDER/dialogues.jsonl first. In most of them, names and directions are exchanged at
@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from amc_agents_textworld import generate_tasks
-from corpus import Corpus, Dialogue, pool_order, read_corpus, write_corpus
-from policy_training import DialogueSource, Stage, small_llama, train_policy
-from textworld_expert import play
-from textworld_words import RenamedCorpus, changeable, make_tokenizer
+
+from reproduce.policy_training import DialogueSource, Stage, small_llama, train_policy
+from reproduce.worlds.corpus import Corpus, Dialogue, pool_order, read_corpus, write_corpus
+from reproduce.worlds.textworld_expert import play
+from reproduce.worlds.textworld_words import RenamedCorpus, changeable, make_tokenizer
 
 FIRST = 500_000
 N_GAMES, PER_GAME = 240, 6

@@ -4,10 +4,10 @@ import gzip
 import json
 from pathlib import Path
 
-import compare
 import pytest
 
 from amc_agents.bench.records import RunResult
+from reproduce.coding import compare
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs/results/workspace"

@@ -1,25 +1,8 @@
-"""The simulated deployments of `reproduce/rollout`, as a module."""
+"""How many events are no outlier."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from math import comb
-from pathlib import Path
-from typing import Any
-
-SCRIPT = Path(__file__).resolve().parents[3] / "reproduce" / "rollout" / "deployments.py"
-
-
-def load() -> Any:
-    """Import the script."""
-    spec = importlib.util.spec_from_file_location("rollout_deployments", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def most(n: int, p: float, tail: float = 1e-4) -> int:

@@ -1,38 +1,23 @@
 """The benchmark's GPU path, run on the CPU with a small shape."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
+from benchmarks import one_pass_training
+
 SMALL = ["--layers", "1", "--hidden", "32", "--intermediate", "64", "--heads", "2", "--kv-heads", "1",
          "--vocabulary", "128", "--matmul", "64", "--no-memory", "--device", "cpu", "--dtype", "bfloat16",
          "--trajectories", "3", "--runs", "1", "--batches", "1,2", "--checkpointing", "auto"]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def benchmark_module():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("one_pass_training", FOLDER / "one_pass_training.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
 @pytest.mark.thorough
-def test_the_path_of_a_gpu_runs(benchmark_module, tmp_path, capsys):
+def test_the_path_of_a_gpu_runs(tmp_path, capsys):
     out = tmp_path / "results" / "one_pass.json"
     given = ["--shape", "llama-3.1-8b", *SMALL, "--tokens", "96", "--steps", "2,4", "--out", str(out)]
-    run = benchmark_module.main([*given, "--paper-set", "--paper-trajectories", "20"])
+    run = one_pass_training.main([*given, "--paper-set", "--paper-trajectories", "20"])
     assert json.loads(out.read_text())["runs"] == [run]
     assert str(tmp_path) not in out.read_text()
     for result, steps in zip(run["results"], (2, 4), strict=True):
@@ -44,26 +29,26 @@ def test_the_path_of_a_gpu_runs(benchmark_module, tmp_path, capsys):
     assert run["paper_set"]["steps"] == run["paper_set"]["steps_measured"] == 3  # 16 trajectories, three epochs
     assert "min left" in capsys.readouterr().err
     given[given.index("2,4")] = "2"
-    benchmark_module.main([*given, "--shape", "qwen2.5-3b"])
-    benchmark_module.main(given)
+    one_pass_training.main([*given, "--shape", "qwen2.5-3b"])
+    one_pass_training.main(given)
     first, again = json.loads(out.read_text())["runs"]
     assert (first["shape"], again["shape"]) == ("qwen2.5-3b", "llama-3.1-8b")
     assert "paper_set" not in again  # the same shape on the same device: in its place
 
 
-def test_both_ways_give_the_same_gradient(benchmark_module):
-    arguments = benchmark_module.parsed([*SMALL, "--dtype", "float32"])
-    bench = benchmark_module.Bench(arguments)
+def test_both_ways_give_the_same_gradient():
+    arguments = one_pass_training.parsed([*SMALL, "--dtype", "float32"])
+    bench = one_pass_training.Bench(arguments)
     gradients = []
-    for way in benchmark_module.WAYS:
-        rows = benchmark_module.rows_of(way, 3, 60, arguments)
-        setting = benchmark_module.Setting(100)
+    for way in one_pass_training.WAYS:
+        rows = one_pass_training.rows_of(way, 3, 60, arguments)
+        setting = one_pass_training.Setting(100)
         seen = []
         bench.optimizer.step = lambda seen=seen: seen.extend(
             one.grad.clone() for one in bench.model.parameters() if one.grad is not None
         )
-        bench.settings = benchmark_module.ValueTrainingSettings(max_grad_norm=1e9)
-        assert len(benchmark_module.passes_of(rows, setting)) > 1
+        bench.settings = one_pass_training.ValueTrainingSettings(max_grad_norm=1e9)
+        assert len(one_pass_training.passes_of(rows, setting)) > 1
         bench.time(rows, setting)
         gradients.append(seen)
     assert max(float(one.abs().max()) for one in gradients[0]) > 1e-3

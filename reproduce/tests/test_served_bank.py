@@ -6,15 +6,14 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from amc_agents.operations.rollout import canary
+from reproduce.rollout.deployments import Bank
 from tests.operations.rollout.agents import HELLO, thread
-from tests.operations.rollout.bank import load
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("arm", "stops"), [("harmful", True), ("better", False), ("plain", False)])
 def test_a_canary_stops_itself_where_the_critic_is_harmful(tmp_path, arm, stops):
-    simulated = load()
-    bank, rng = simulated.Bank(), np.random.default_rng(0)
+    bank, rng = Bank(), np.random.default_rng(0)
 
     def playing(of_arm):
         def tools(state: MessagesState):

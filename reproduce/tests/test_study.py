@@ -14,18 +14,10 @@ import pytest
 
 from amc_agents.bench.records import Cost, Particles, RunResult, Scores
 
-STUDY = Path(__file__).parent.parent / "reproduce" / "study"
-TASKS = ("a", "b", "c", "d")
-SUCCESSES = {"a": 0, "b": 1, "c": 10, "d": 20}
-"""Of each task's pool of 20."""
-COST = {"policy_calls": 200, "policy_output_tokens": 4000, "critic_calls": 40, "critic_tokens": 1000}
-
-
-@pytest.fixture
-def study(monkeypatch, tmp_path):
-    """The study's modules, working in a folder of their own."""
-    monkeypatch.syspath_prepend(str(STUDY))
-    names = (
+STUDY = Path(__file__).parents[1] / "study"
+MODULES = {
+    name: importlib.import_module(f"reproduce.study.{name}")
+    for name in (
         "settings",
         "table_rows",
         "packed",
@@ -45,12 +37,18 @@ def study(monkeypatch, tmp_path):
         "summary",
         "report",
     )
+}
+TASKS = ("a", "b", "c", "d")
+SUCCESSES = {"a": 0, "b": 1, "c": 10, "d": 20}
+"""Of each task's pool of 20."""
+COST = {"policy_calls": 200, "policy_output_tokens": 4000, "critic_calls": 40, "critic_tokens": 1000}
+
+
+@pytest.fixture
+def study(monkeypatch, tmp_path):
+    """The study's modules, working in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield {name: importlib.import_module(name) for name in names}
-    for name in names:
-        sys.modules.pop(name, None)
+    return MODULES
 
 
 def record(method, task, oracle, *, top5=0.5, hidden=False, pool=0, particles=15):

@@ -1,32 +1,20 @@
 """The batched tries of reproduce/scaled."""
 
 import asyncio
-import importlib
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from amc_agents.envs.registry import world
+from reproduce.beyond.play import Policy
+from reproduce.scaled.tries import Tries
 
-REPRODUCE = Path(__file__).parent.parent / "reproduce"
 WORLD = world("crafting-stock-hidden")
 FIRST, SECOND = WORLD.tasks(2, "train", 900_000)
 
 
-@pytest.fixture(scope="module")
-def scaled():
-    """The modules, which are in no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in ("beyond", "scaled"):
-            patch.syspath_prepend(REPRODUCE / folder)
-        play, tries = (importlib.import_module(name) for name in ("play", "tries"))
-        yield SimpleNamespace(policy=play.Policy(str(WORLD.model)), Tries=tries.Tries)
-
-
 @pytest.mark.thorough
-def test_tries_depend_on_their_seed_and_not_on_other_tasks(scaled):
-    tries = scaled.Tries(scaled.policy, 1.0, WORLD.make, 3, horizon=5)
+def test_tries_depend_on_their_seed_and_not_on_other_tasks():
+    tries = Tries(Policy(str(WORLD.model)), 1.0, WORLD.make, 3, horizon=5)
 
     async def side_by_side():
         return await asyncio.gather(tries(FIRST, 0), tries(SECOND, 1), tries(FIRST, 2))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,22 +11,8 @@ import pytest
 from amc_agents.bench.records import Particles
 from amc_agents.bench.statistics import bootstrap_means, t_quantile
 from amc_agents.errors import ConfigurationError
-
-
-def study_module(name: str) -> ModuleType:
-    """Load a module of the study, whose folder is not a package."""
-    path = Path(__file__).parent.parent / "reproduce" / "study" / f"{name}.py"
-    spec = spec_from_file_location(f"study_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-subsampling = study_module("subsampling")
-best_of, distinct_successes = subsampling.best_of, subsampling.distinct_successes
-expected_top, crossed_interval = subsampling.expected_top, study_module("crossed").crossed_interval
+from reproduce.study.crossed import crossed_interval
+from reproduce.study.subsampling import best_of, distinct_successes, expected_top
 
 RNG = np.random.default_rng(3)
 POOL = Particles(

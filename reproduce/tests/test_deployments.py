@@ -4,16 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.operations.rollout.bank import load, most
-
-
-@pytest.fixture(scope="module")
-def simulated():
-    return load()
+from reproduce.rollout import deployments as simulated
+from tests.operations.rollout.bank import most
 
 
 @pytest.mark.thorough
-def test_the_interval_covers_and_the_verdict_is_right(simulated):
+def test_the_interval_covers_and_the_verdict_is_right():
     bank, n_deployments = simulated.Bank(), 40
     for name, scenario in simulated.SCENARIOS.items():
         counts = simulated.summary(bank, replace(scenario, n_users=800), n_deployments)
@@ -27,7 +23,7 @@ def test_the_interval_covers_and_the_verdict_is_right(simulated):
             assert counts[right] >= 0.5 * n_deployments, name
 
 
-def test_the_bank_has_a_lift_and_a_harm(simulated):
+def test_the_bank_has_a_lift_and_a_harm():
     bank = simulated.Bank()
     assert bank.lift(simulated.SCENARIOS["lift"], 0.5) > 0.1
     assert bank.lift(simulated.SCENARIOS["harmful critic"], 0.5) < -0.1

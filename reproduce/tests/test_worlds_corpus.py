@@ -1,24 +1,8 @@
 """The corpus of dialogues of reproduce/worlds."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "reproduce" / "worlds" / "corpus.py"
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    """The module, which is in no package."""
-    spec = spec_from_file_location("corpus", SCRIPT)
-    module = module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SCRIPT.parent.parent)
-        patch.setitem(sys.modules, "corpus", module)
-        spec.loader.exec_module(module)
-    return module
+from reproduce.worlds import corpus
 
 
 def dialogues_of(number):
@@ -26,7 +10,7 @@ def dialogues_of(number):
 
 
 @pytest.mark.thorough
-def test_an_interrupted_corpus_is_completed_and_equals_an_uninterrupted_one(corpus, tmp_path):
+def test_an_interrupted_corpus_is_completed_and_equals_an_uninterrupted_one(tmp_path):
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     corpus.write_corpus(whole, 4, dialogues_of)
     text = whole.read_text()
@@ -37,7 +21,7 @@ def test_an_interrupted_corpus_is_completed_and_equals_an_uninterrupted_one(corp
     assert corpus.read_corpus(whole)[3] == ("task 1", [("act 1", "answer 0")])
 
 
-def test_a_complete_corpus_grows(corpus, tmp_path):
+def test_a_complete_corpus_grows(tmp_path):
     path, played = tmp_path / "new" / "corpus.jsonl", []
 
     def play(number):

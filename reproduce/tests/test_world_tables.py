@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from dataclasses import asdict, replace
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations, permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,22 +14,7 @@ from amc_agents.bench.methods import Tuned
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.records import Cost, Particles, RunResult, Scores
 from amc_agents.types import Step, Task, Trajectory
-
-FOLDER = Path(__file__).parent.parent / "reproduce" / "worlds"
-
-
-def module_of(name, monkeypatch):
-    """A script of the folder, which is in no package."""
-    spec = spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)  # Its dataclasses look it up.
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    return module_of("tables", monkeypatch)
+from reproduce.worlds import goal_value, registered, tables, word_value
 
 
 def result(method, task, returns, calls):
@@ -43,7 +25,7 @@ def result(method, task, returns, calls):
     return RunResult(method, task, 0, scores, costs, particles=Particles(tuple(returns), flat, (0,) * len(returns)))
 
 
-def test_the_expected_best_of_a_subset_is_that_of_all_subsets(tables):
+def test_the_expected_best_of_a_subset_is_that_of_all_subsets():
     values = [0.3, 1.0, 0.3, -1.0, 0.8]
     for size in range(1, 6):
         assert tables.expected_best(values, size) == pytest.approx(
@@ -54,12 +36,12 @@ def test_the_expected_best_of_a_subset_is_that_of_all_subsets(tables):
 
 
 @pytest.mark.parametrize("size", [0, 5.5, 6])
-def test_a_pool_that_is_too_small_is_an_error(tables, size):
+def test_a_pool_that_is_too_small_is_an_error(size):
     with pytest.raises(ValueError, match="play a larger pool"):
         tables.expected_best([0.0] * 5, size)
 
 
-def test_the_table_compares_at_equal_n_and_at_equal_calls(tables, tmp_path):
+def test_the_table_compares_at_equal_n_and_at_equal_calls(tmp_path):
     pool, amc = [], []
     for number in range(4):
         pool.append(result("best-of-n", f"t{number}", [1.0, 0.0, 0.0, 0.0], calls=40))
@@ -86,7 +68,7 @@ def test_the_table_compares_at_equal_n_and_at_equal_calls(tables, tmp_path):
 
 
 @pytest.fixture
-def page(tables, tmp_path):
+def page(tmp_path):
     """A page of four tasks: a pool of 4 runs, and SMC, AMC and a vote."""
     page = tmp_path / "results" / "world"
     runs = {
@@ -103,7 +85,7 @@ def page(tables, tmp_path):
     return page
 
 
-def test_packed_records_are_packed_again_together_with_those_of_a_folder(tables, tmp_path):
+def test_packed_records_are_packed_again_together_with_those_of_a_folder(tmp_path):
     for name, task in (("a", "t0"), ("b", "t1")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "records.jsonl").write_text(json.dumps(asdict(result("amc", task, [1.0], calls=1))) + "\n")
@@ -119,14 +101,14 @@ def test_packed_records_are_packed_again_together_with_those_of_a_folder(tables,
         tables.pack([both, tmp_path / "a"], both)
 
 
-def test_a_call_that_draws_several_turns_counts_several_times(tables, page):
+def test_a_call_that_draws_several_turns_counts_several_times(page):
     row = {"label": "vote", "n": 1, "file": "vote.jsonl.gz", "method": "vote", "samples": 2}
     (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
     line = tables.table(page).splitlines()[-1]
     assert "| 20 | **+0.750 [+0.750, +0.750]** | **+0.500 [+0.500, +0.500]** (M = 2.0) |" in line
 
 
-def test_the_tries_until_a_success_are_those_of_all_orders(tables):
+def test_the_tries_until_a_success_are_those_of_all_orders():
     returns = [0.3, 1.0, 0.0, 1.0, -1.0]
 
     def tries(size):
@@ -138,7 +120,7 @@ def test_the_tries_until_a_success_are_those_of_all_orders(tables):
     assert tables.tries_until_success(returns, 1.5) == pytest.approx((tries(1) + tries(2)) / 2)
 
 
-def test_equal_calls_draw_from_the_tries_of_all_seeds(tables, tmp_path):
+def test_equal_calls_draw_from_the_tries_of_all_seeds(tmp_path):
     # One seed's pool has 4 tries of 10 calls; the row makes 50 calls, which only both pools together can match.
     for name, runs in {
         "pool": [
@@ -164,7 +146,7 @@ def test_equal_calls_draw_from_the_tries_of_all_seeds(tables, tmp_path):
     assert "+0.000 [+0.000, +0.000] (M = 8.0, all tries: fewer calls) |" in more
 
 
-def test_a_row_that_stops_is_compared_with_tries_that_stop(tables, page):
+def test_a_row_that_stops_is_compared_with_tries_that_stop(page):
     # Of 4 tries one succeeds, each has 10 calls: 10, 17.5, 22.5 and 25 calls until the first success or the last try.
     def cell(calls):
         row = {"label": "tree", "n": 2, "file": "vote.jsonl.gz", "method": "vote", "samples": calls / 10, "stops": True}
@@ -176,14 +158,14 @@ def test_a_row_that_stops_is_compared_with_tries_that_stop(tables, page):
     assert "(M = 4.0, stopping, all tries: fewer calls)" in cell(100)
 
 
-def test_fewer_calls_than_those_of_a_single_run_are_compared_with_a_single_run(tables, page):
+def test_fewer_calls_than_those_of_a_single_run_are_compared_with_a_single_run(page):
     row = {"label": "half a run", "n": 1, "file": "vote.jsonl.gz", "method": "vote", "samples": 0.5}
     (page / "rows.json").write_text(json.dumps({"pool": "pool.jsonl.gz", "sizes": [], "rows": [row]}))
     assert "| 5 |" in tables.table(page)
     assert tables.table(page).splitlines()[-1].endswith("(M = 1.0) |")
 
 
-def test_a_row_with_fewer_seeds_says_so_and_is_compared_with_the_same_seeds(tables, page, tmp_path):
+def test_a_row_with_fewer_seeds_says_so_and_is_compared_with_the_same_seeds(page, tmp_path):
     (tmp_path / "better").mkdir()
     later = [replace(result("best-of-n", f"t{number}", [1.0] * 4, calls=40), seed=1) for number in range(4)]
     (tmp_path / "better" / "records.jsonl").write_text("".join(json.dumps(asdict(run)) + "\n" for run in later))
@@ -206,7 +188,7 @@ def test_a_row_with_fewer_seeds_says_so_and_is_compared_with_the_same_seeds(tabl
     assert "| **+0.500 [+0.500, +0.500]** | **+0.250 [+0.250, +0.250]** (M = 3.0) |" in lines[-1]
 
 
-def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tmp_path):
+def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(page, tmp_path):
     rows = [{"label": name, "n": 2, "file": f"{name}.jsonl.gz", "method": name} for name in ("smc", "amc")]
     about = {"world": "A world", "policy": "a small one", "n": 2}
     (page / "rows.json").write_text(
@@ -225,7 +207,7 @@ def test_the_overview_has_a_row_for_each_page_with_a_link_to_it(tables, page, tm
     )
 
 
-def test_the_overview_finds_a_method_whose_name_ends_with_its_size(tables, tmp_path):
+def test_the_overview_finds_a_method_whose_name_ends_with_its_size(tmp_path):
     runs = [result(name, "t", [1.0] * size, calls=size) for name, size in (("amc", 15), ("amc-2", 2))]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs))
     tables.pack([tmp_path], tmp_path / "raw" / "test.jsonl.gz")
@@ -234,7 +216,7 @@ def test_the_overview_finds_a_method_whose_name_ends_with_its_size(tables, tmp_p
     assert [run.scores.particles for run in shown.values()] == [2]
 
 
-def test_picks_that_saw_rewards_are_in_no_table_of_deployable_picks(tables, tmp_path):
+def test_picks_that_saw_rewards_are_in_no_table_of_deployable_picks(tmp_path):
     pool = [result("best-of-n", f"t{number}", [1.0, 0.0], calls=4) for number in range(4)]
     picked = [replace(run, scores=replace(run.scores, deployable=float(number < 3))) for number, run in enumerate(pool)]
     amc = [replace(run, method="amc") for run in pool]
@@ -250,7 +232,7 @@ def test_picks_that_saw_rewards_are_in_no_table_of_deployable_picks(tables, tmp_
     ]
 
 
-def test_a_row_is_compared_on_the_tasks_that_it_has(tables):
+def test_a_row_is_compared_on_the_tasks_that_it_has():
     pool = {(f"t{n}", 0): result("best-of-n", f"t{n}", [float(n > 1), 0.0], calls=20) for n in range(4)}
     runs = {key: result("amc", key[0], [1.0], calls=10) for key in list(pool)[:2]}
     row = tables._row(pool, runs, {"label": "AMC", "n": 1})
@@ -264,7 +246,7 @@ def played(task, *, takes_sword):
 
 
 def test_the_value_of_words_ranks_a_run_that_took_the_sword(tmp_path, monkeypatch):
-    model = module_of("word_value", monkeypatch)
+    model = word_value
     runs = [played(f"t{number}", takes_sword=number % 2 == 0) for number in range(60)]
     file = tmp_path / "value.json"
     file.write_text(json.dumps({"weights": asdict(model.fit(runs))}))
@@ -273,10 +255,8 @@ def test_the_value_of_words_ranks_a_run_that_took_the_sword(tmp_path, monkeypatc
     assert values[0] > 0.6 > 0.4 > values[1]
 
 
-def test_words_of_the_goal_are_the_same_feature_in_every_task(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    module = module_of("goal_value", monkeypatch)
-    sys.modules.pop("word_value")
+def test_words_of_the_goal_are_the_same_feature_in_every_task():
+    module = goal_value
     told = []
     for thing, place in (("plate", "sofa"), ("soap bar", "toilet")):
         steps = (
@@ -295,7 +275,7 @@ def test_words_of_the_goal_are_the_same_feature_in_every_task(monkeypatch):
 
 
 def test_methods_of_a_registered_world_are_named_with_size_and_critic(tmp_path, monkeypatch):
-    module = module_of("registered", monkeypatch)
+    module = registered
     tuned = {"smc": Tuned(temperature=0.8, steps=(6, 12), beta=0.1), "tot": Tuned(temperature=0.6)}
     plan = ComparisonPlan(methods=(), n_tasks=1)
     named = module.method_named("smc:5", plan, tuned)
@@ -307,9 +287,7 @@ def test_methods_of_a_registered_world_are_named_with_size_and_critic(tmp_path, 
     assert (tree.name, tree.temperature, tree.tree.width, tree.tree.samples) == ("tot-5x3", 0.6, 5, 3)
 
 
-def test_the_goal_is_its_own_line_or_the_last_line(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    module = module_of("goal_value", monkeypatch)
-    sys.modules.pop("word_value")
+def test_the_goal_is_its_own_line_or_the_last_line():
+    module = goal_value
     assert module.goal_of("You play a game.\nGoal: take the key.\nYou are in a room.") == "Goal: take the key."
     assert module.goal_of("You are in a room.\n\nYour task is to: put a pen on a desk.").startswith("Your task is to")

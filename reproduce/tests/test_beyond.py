@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,25 +12,12 @@ from amc_agents.critics.value.local import EmbeddedCritic, shipped_folder
 from amc_agents.envs.registry import world
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.testing.enumerable import EnumerableWorld
+from reproduce.beyond.filtering import filtered, independent
+from reproduce.beyond.play import Policy, Spent, Table
 
 BETA = 0.7
 WORLD = EnumerableWorld.random(3, max_depth=4, n_leaves=(8, 14))
 LOG_Z = WORLD.log_evidence(BETA)
-MODULES = ("found", "filtering", "play")
-
-
-@pytest.fixture(scope="module")
-def searches():
-    """Everything that the modules of reproduce/beyond define."""
-    folder = str(Path(__file__).parent.parent / "reproduce" / "beyond")
-    sys.path.insert(0, folder)
-    try:
-        modules = [importlib.import_module(name) for name in MODULES]
-        yield SimpleNamespace(**{name: value for module in modules for name, value in vars(module).items()})
-    finally:
-        sys.path.remove(folder)
-        for name in MODULES:
-            sys.modules.pop(name, None)
 
 
 @dataclass(frozen=True)
@@ -90,11 +73,11 @@ def assert_unbiased(found, log_z):
 
 
 @pytest.mark.thorough
-def test_several_proposals_estimate_the_mixture(searches):
+def test_several_proposals_estimate_the_mixture():
     other = replace(WORLD, probabilities=flattened(WORLD))
     assert abs(other.log_evidence(BETA) - LOG_Z) > 0.05
     log_z = np.logaddexp(LOG_Z, other.log_evidence(BETA)) - np.log(2)
-    search = lambda model, rng: searches.filtered(model, 4, (1, 2, 3), BETA, rng)  # noqa: E731
+    search = lambda model, rng: filtered(model, 4, (1, 2, 3), BETA, rng)  # noqa: E731
     assert_unbiased(found_of(search, 2500, WORLD, other), log_z)
 
 
@@ -106,8 +89,8 @@ def flattened(world):
 
 
 @pytest.fixture(scope="module")
-def policy(searches):
-    return searches.Policy("workshop")
+def policy():
+    return Policy("workshop")
 
 
 def test_a_dialogue_grows_as_the_chat_template_writes_it(policy):
@@ -116,11 +99,11 @@ def test_a_dialogue_grows_as_the_chat_template_writes_it(policy):
     assert list(dialogue) == policy.tokenizer.encode_chat(said)
 
 
-def test_greedy_turns_are_those_of_the_chat_model(searches, policy):
+def test_greedy_turns_are_those_of_the_chat_model(policy):
     tasks = list(world("crafting-stock").tasks(3, "train", 0))
     model = EmbeddedChatModel(model="workshop", temperature=0)
     expected = [model.invoke(task.instruction).content for task in tasks]
-    spent = searches.Spent()
+    spent = Spent()
     prompts = [policy.opening(task.instruction) for task in tasks]
     turns = policy.turns([*prompts, *prompts], np.random.default_rng(0), np.zeros(6), spent)
     assert turns == [*expected, *expected]
@@ -128,20 +111,20 @@ def test_greedy_turns_are_those_of_the_chat_model(searches, policy):
     assert spent.policy_tokens >= sum(len(policy.tokenizer.encode(turn)) for turn in turns)
 
 
-def test_a_search_plays_the_world_to_its_end(searches, policy):
+def test_a_search_plays_the_world_to_its_end(policy):
     [task] = world("crafting-stock-hidden").tasks(1, "train", 0)
     critic = EmbeddedCritic(shipped_folder("workshop"))
     make = world("crafting-stock-hidden").make
 
     def found(search, hide):
-        table = searches.Table(task, make, [policy], [0.8], critic, np.random.default_rng(0), 4, hide)
+        table = Table(task, make, [policy], [0.8], critic, np.random.default_rng(0), 4, hide)
         return asyncio.run(search(table, np.random.default_rng(1))), table.spent
 
-    result, spent = found(lambda table, rng: searches.filtered(table, 5, (1, 3), 0.2, rng), hide=True)
+    result, spent = found(lambda table, rng: filtered(table, 5, (1, 3), 0.2, rng), hide=True)
     assert spent.policy_calls == 20
     assert spent.critic_calls > 5
     assert all(len(state.trajectory.steps) == 4 for state in result.states)
     assert all(value > 0 for value in result.values), "the critic judges the ends"
-    seen, spent = found(lambda table, _: searches.independent(table, 5, 0.2), hide=False)
+    seen, spent = found(lambda table, _: independent(table, 5, 0.2), hide=False)
     assert seen.values == [state.trajectory.return_ for state in seen.states]
     assert spent.critic_calls == 0

@@ -1,8 +1,6 @@
 """The data of reproduce/levers."""
 
 import asyncio
-import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,20 +9,15 @@ from amc_agents.envs.registry import world
 from amc_agents.envs.workshop import solution_from
 from amc_agents.types import Step, Task, Trajectory
 
-REPRODUCE = Path(__file__).parent.parent / "reproduce"
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from amc_agents.training.value import row_building  # noqa: E402
+from reproduce.beyond import play  # noqa: E402
+from reproduce.dose import draws, noise  # noqa: E402
+from reproduce.levers import levers, summed, taught  # noqa: E402
+from reproduce.levers.ranking_loss import pairwise  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def levers():
-    """The module, which is in no package."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in ("study", "beyond", "dose", "levers"):
-            patch.syspath_prepend(REPRODUCE / folder)
-        yield importlib.import_module("levers")
-
-
-def test_centred_returns_differ_within_a_task_only(levers):
+def test_centred_returns_differ_within_a_task_only():
     steps = (Step("look", "a room"), Step("win", "the end"))
 
     def run(task, reward):
@@ -37,9 +30,8 @@ def test_centred_returns_differ_within_a_task_only(levers):
 
 
 @pytest.fixture
-def grades(levers, tmp_path):
+def grades(tmp_path):
     """Grades of one trajectory's unfinished states, in a file."""
-    taught, play = (importlib.import_module(name) for name in ("taught", "play"))
     spec = world("crafting-stock")
 
     def graded(played, task, how):
@@ -61,30 +53,26 @@ async def wasteful(spec, task):
     return best, trajectory
 
 
-def test_a_taught_model_s_targets_are_the_planner_s_grades(levers, grades):
-    taught, noise, rows = (
-        importlib.import_module(name) for name in ("taught", "noise", "amc_agents.training.value.row_building")
-    )
+def test_a_taught_model_s_targets_are_the_planner_s_grades(grades):
     spec = world("crafting-stock")
     (task,) = spec.tasks(1, "train", 700_000)
     best, played = asyncio.run(wasteful(spec, task))
     assert played.return_ > 0
-    usual = rows.state_returns(played, levers.BCE)
+    usual = vars(row_building)["state_returns"](played, levers.BCE)
     with taught.targets(grades(played, task, taught.by_planner)):
-        targets = rows.state_returns(played, levers.BCE)
+        targets = vars(row_building)["state_returns"](played, levers.BCE)
     wasted, left = 0.5 / noise.HORIZON, noise.HORIZON - best.n_steps
     assert targets == pytest.approx([0.5 + wasted * left, *[0.5 + wasted * (left - 1)] * best.n_steps, 1.0])
-    assert rows.state_returns(played, levers.BCE) == pytest.approx(usual)
+    assert vars(row_building)["state_returns"](played, levers.BCE) == pytest.approx(usual)
     # The file answers the second time: another way to grade is not asked.
     assert list(grades(played, task, taught.by_rollouts(0.7, 1)).values()) == pytest.approx(targets[:-1])
 
 
 @pytest.mark.thorough
-def test_grades_by_rollouts_are_mean_returns_of_the_policy(levers, grades):
+def test_grades_by_rollouts_are_mean_returns_of_the_policy(grades):
     spec = world("crafting-stock")
     (task,) = spec.tasks(1, "train", 700_000)
     best, played = asyncio.run(wasteful(spec, task))
-    taught = importlib.import_module("taught")
     found = list(grades(played, task, taught.by_rollouts(0.7, 4)).values())
     assert len(found) == best.n_steps + 1
     assert all(4 * grade == round(4 * grade) and 0 <= grade <= 1 for grade in found)
@@ -92,18 +80,17 @@ def test_grades_by_rollouts_are_mean_returns_of_the_policy(levers, grades):
     assert found[-1] > found[0]
 
 
-def test_a_transcript_that_the_world_does_not_repeat_is_not_graded(levers, grades):
+def test_a_transcript_that_the_world_does_not_repeat_is_not_graded(grades):
     spec = world("crafting-stock")
     (task,) = spec.tasks(1, "train", 700_000)
     _, played = asyncio.run(wasteful(spec, task))
     first, *others = played.steps
     changed = Trajectory(task, (Step(first.action, "something else"), *others), done=True)
     with pytest.raises(ValueError, match="not as recorded"):
-        grades(changed, task, importlib.import_module("taught").by_planner)
+        grades(changed, task, taught.by_planner)
 
 
-def test_verdicts_on_actions_are_summed_along_the_path(levers):
-    summed, draws = importlib.import_module("summed"), importlib.import_module("draws")
+def test_verdicts_on_actions_are_summed_along_the_path():
     root = draws.Node(Trajectory(Task("t", "play")), None, (0,))
     good = draws.Node(root.trajectory, None, (0, 1), root)
     bad = draws.Node(root.trajectory, None, (0, 1, 2), good)
@@ -116,7 +103,7 @@ def test_verdicts_on_actions_are_summed_along_the_path(levers):
     assert values == pytest.approx([np.log(9), np.log(9) + np.log(0.25)])
 
 
-def test_every_lever_but_one_has_as_many_trajectories(levers):
+def test_every_lever_but_one_has_as_many_trajectories():
     for name, lever in levers.LEVERS.items():
         data = lever.data
         assert data.total == (3840 if name == levers.MORE else 960)
@@ -124,8 +111,7 @@ def test_every_lever_but_one_has_as_many_trajectories(levers):
         assert data.total // data.tasks % (data.branches or 1) == 0
 
 
-def test_the_ranking_loss_compares_states_of_a_task_at_the_same_step(levers):
-    torch = importlib.import_module("torch")
+def test_the_ranking_loss_compares_states_of_a_task_at_the_same_step():
     # Two runs of a task with the prompt 7, and one of another task: states 0 and 1 of each.
     batch = {
         "input_ids": torch.tensor([[7, 1, 0], [7, 2, 0], [8, 1, 0]]),
@@ -133,7 +119,6 @@ def test_the_ranking_loss_compares_states_of_a_task_at_the_same_step(levers):
         "mark_columns": torch.tensor([0, 1, 0, 1, 0, 1]),
         "targets": torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
     }
-    pairwise = importlib.import_module("ranking_loss").pairwise
     # At step 0 the better run leads by 0, at step 1 by 2.
     scores = torch.tensor([0.5, 3.0, 0.5, 1.0, 9.0, -9.0])
     expected = (np.log1p(1.0) + np.log1p(np.exp(-2.0))) / 2

@@ -2,32 +2,21 @@
 
 import asyncio
 import gc
-import importlib
 import weakref
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-REPRODUCE = Path(__file__).parent.parent / "reproduce"
+from reproduce.larger import batched, from_scratch, search
+
 END = 3
 LONGEST = 8
 
 
-@pytest.fixture(scope="module")
-def larger():
-    """The modules, which are in no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in ("study", "beyond", "workshop", "crafting", "dose", "", "larger"):
-            patch.syspath_prepend(REPRODUCE / folder)
-        names = "from_scratch", "batched", "search"
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-
-
-def test_a_pool_draws_the_dialogues_that_were_used_least(larger, monkeypatch):
-    pool, rng = larger.from_scratch.Pool(100_000), np.random.default_rng(1)
+def test_a_pool_draws_the_dialogues_that_were_used_least(monkeypatch):
+    pool, rng = from_scratch.Pool(100_000), np.random.default_rng(1)
     lengths = np.array([5, 3, 9, 4])
     # Each dialogue consists of one token, so that a batch tells which dialogues it holds.
     pool.add(lengths, np.repeat([1, 2, 3, 4], lengths), np.repeat([0, 1, 2, 2], lengths))
@@ -38,20 +27,20 @@ def test_a_pool_draws_the_dialogues_that_were_used_least(larger, monkeypatch):
     for _ in range(3):
         pool.batches(1, rng)
     pool.add(np.array([7]), np.full(7, 9), np.full(7, 2))
-    monkeypatch.setattr(larger.from_scratch, "BATCH_TOKENS", 9)
+    monkeypatch.setattr(from_scratch, "BATCH_TOKENS", 9)
     batches = pool.batches(1, rng)
     assert [int(row[0]) for ids, _ in batches for row in ids] == [9]
     assert all(ids.numel() <= 9 for ids, _ in batches)
 
 
-def test_turns_from_a_cache_are_those_of_the_whole_dialogue(larger, monkeypatch):
-    monkeypatch.setattr(larger.batched, "MAX_TURN", LONGEST)
+def test_turns_from_a_cache_are_those_of_the_whole_dialogue(monkeypatch):
+    monkeypatch.setattr(batched, "MAX_TURN", LONGEST)
     torch.manual_seed(0)
-    model = larger.from_scratch.llama(40, hidden=32, layers=2, heads=4)
+    model = from_scratch.llama(40, hidden=32, layers=2, heads=4)
     with torch.no_grad():
         for weight in model.parameters():
-            weight *= 6  # far from uniform, so that the greedy token is beyond rounding
-    policy = larger.batched.Batched(model, end=END, n_rows=8, seed=0)
+            weight.mul_(6)  # far from uniform, so that the greedy token is beyond rounding
+    policy = batched.Batched(model, end=END, n_rows=8, seed=0)
     dialogues = [(5, 7, 9), (6, 8, 10, 11, 12), (5, 7, 9)]
     said, places = policy.turns(dialogues, [1e-6] * 3, [None] * 3)
     longer = [(*dialogue, *turn, 13, 14) for dialogue, turn in zip(dialogues, said, strict=True)]
@@ -64,18 +53,18 @@ class Step:
     """Stands for the keys and values of all rows of a step."""
 
 
-def test_a_search_keeps_the_cache_of_its_latest_step_alone(larger):
+def test_a_search_keeps_the_cache_of_its_latest_step_alone():
     steps = []
 
     def turns(dialogues, heats, places):
         step = Step()
         steps.append(weakref.ref(step))
-        return [(END,)] * len(dialogues), [larger.batched.Place(step, row, 0) for row in range(len(dialogues))]
+        return [(END,)] * len(dialogues), [batched.Place(step, row, 0) for row in range(len(dialogues))]
 
     after = SimpleNamespace(state=0, heard=(), done=False)
     known = SimpleNamespace(opening=(5,), after=lambda state, turn: after)
-    together = larger.search.Together(SimpleNamespace(turns=turns))
-    seat = larger.search.Seat(together, known, None, 1.0)
+    together = search.Together(SimpleNamespace(turns=turns))
+    seat = search.Seat(together, known, None, 1.0)
 
     async def resampled():
         first = await seat.step(await seat.begin(2))

@@ -1,0 +1,1 @@
+"""The scripts behind every shipped weight and published result; see README.md."""
