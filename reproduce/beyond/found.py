@@ -1,6 +1,6 @@
 """What the searches of this folder run on, and what they return.
 
-A search runs on any model with steps and values; tests/test_beyond.py runs them where the answer is known. It
+A search runs on any model with steps and values; reproduce/tests/test_beyond.py runs them where the answer is known. It
 returns weighted final states, whose weights are unbiased shares of Z = E_pi[exp(R_T / beta)].
 """
 
