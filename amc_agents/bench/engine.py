@@ -38,22 +38,6 @@ CountCallback = Callable[[int], None]
 """Receives the number of results that are stored so far."""
 
 
-class WorkQueue(Protocol):
-    """Gives work items to workers and stores their results."""
-
-    def claim(self) -> WorkItem | None:
-        """Claim the next item for this worker; None when the queue is empty."""
-        ...
-
-    def complete(self, item: WorkItem, result: ResultLine) -> None:
-        """Store the result of a claimed item. It is durable when this returns."""
-        ...
-
-    def give_up(self, item: WorkItem) -> None:
-        """End a claimed item that has no result; its failure is recorded elsewhere."""
-        ...
-
-
 class FolderQueue:
     """The work items that have no result yet, for the workers of one process.
 
@@ -61,7 +45,7 @@ class FolderQueue:
         items: what to execute, in this order.
         stored: keys of the results that exist already.
         folder: receives the results; open.
-        progress: called at the start and after each result with the number of items that have a result.
+        progress: called at the start and after each change with the number of items that have a result.
     """
 
     def __init__(
@@ -72,31 +56,34 @@ class FolderQueue:
         progress: CountCallback | None = None,
     ) -> None:
         self._waiting = deque(item for item in items if item.key not in stored)
-        self._n_stored = len(items) - len(self._waiting)
+        self._n_ended = len(items) - len(self._waiting)
         self._folder, self._progress = folder, progress
-        self._report()
+        self._count(0)
 
     def claim(self) -> WorkItem | None:
-        """Claim the next item; None when the queue is empty."""
+        """Claim the next item for a worker; None when the queue is empty."""
         return self._waiting.popleft() if self._waiting else None
 
     def complete(self, item: WorkItem, result: ResultLine) -> None:
-        """Append the result of a claimed item to the folder."""
+        """Append the result of a claimed item to the folder. It is durable when this returns."""
         if result.key != item.key:
             raise ValueError(f"expected the result of {item.key}, got the result of {result.key}")
-        self._folder.add(result)
-        self._n_stored += 1
-        self._report()
+        self._store(item, result)
+        self._count(1)
 
     def give_up(self, item: WorkItem) -> None:
-        """Leave a claimed item without a result."""
+        """End a claimed item that has no result; its failure is recorded elsewhere."""
 
-    def _report(self) -> None:
+    def _store(self, item: WorkItem, result: ResultLine) -> None:
+        self._folder.add(result)
+
+    def _count(self, ended: int) -> None:
+        self._n_ended += ended
         if self._progress is not None:
-            self._progress(self._n_stored)
+            self._progress(self._n_ended)
 
 
-async def work_off(queue: WorkQueue, execute: Execute, *, n_concurrent: int) -> None:
+async def work_off(queue: FolderQueue, execute: Execute, *, n_concurrent: int) -> None:
     """Execute the items of a queue until it is empty.
 
     Args:

@@ -21,14 +21,13 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
-from amc_agents.bench.engine import CountCallback, Job, Work, in_processes, results_of, run_job, work_off
+from amc_agents.bench.engine import CountCallback, FolderQueue, Job, Work, in_processes, results_of, run_job, work_off
 from amc_agents.bench.on_ray import ray_settings, run_on_ray
 from amc_agents.bench.results_folder import (
     CLAIMS,
@@ -190,7 +189,7 @@ _POLL_S = 0.5
 """Seconds between looks at items that other processes hold."""
 
 
-class SharedQueue:
+class SharedQueue(FolderQueue):
     """The work items that have no result yet, for one of the processes that share a folder.
 
     Args:
@@ -211,16 +210,13 @@ class SharedQueue:
         reread: Callable[[], Collection[ItemKey]],
         progress: CountCallback | None = None,
     ) -> None:
-        self._waiting = deque(item for item in items if item.key not in stored)
+        super().__init__(items, stored, folder, progress)
         self._held_by_others: list[WorkItem] = []
-        self._n_ended = len(items) - len(self._waiting)
-        self._folder, self._claims, self._reread, self._progress = folder, claims, reread, progress
-        self._count(0)
+        self._claims, self._reread = claims, reread
 
     def claim(self) -> WorkItem | None:
         """Claim the next item; None when every item has ended or is held by another process."""
-        while self._waiting:
-            item = self._waiting.popleft()
+        while (item := super().claim()) is not None:
             answer = self._claims.take(item.key)
             if answer is Claim.HELD:
                 self._held_by_others.append(item)
@@ -231,15 +227,6 @@ class SharedQueue:
             else:
                 return item
         return None
-
-    def complete(self, item: WorkItem, result: ResultLine) -> None:
-        """Append the result of a claimed item to the folder."""
-        if result.key != item.key:
-            raise ValueError(f"expected the result of {item.key}, got the result of {result.key}")
-        # If this process was suspended for longer than its lease, another has executed the item.
-        if self._claims.holds(item.key):
-            self._folder.add(result)
-        self.give_up(item)
 
     def give_up(self, item: WorkItem) -> None:
         """End a claimed item that needs no result of this process."""
@@ -252,10 +239,11 @@ class SharedQueue:
         self._held_by_others.clear()
         return bool(self._waiting)
 
-    def _count(self, ended: int) -> None:
-        self._n_ended += ended
-        if self._progress is not None:
-            self._progress(self._n_ended)
+    def _store(self, item: WorkItem, result: ResultLine) -> None:
+        # If this process was suspended for longer than its lease, another has executed the item.
+        if self._claims.holds(item.key):
+            self._folder.add(result)
+        self._claims.end(item.key)
 
 
 def run_shared(

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl
 
 from amc_agents.bench.engine import CountCallback, Job, Work, execute_work, results_of
 from amc_agents.bench.results_folder import ResultsFolder, ResultT, WorkItem, software, sole_run
-from amc_agents.bench.run_files import FailedRun, FailuresFile, described
+from amc_agents.bench.run_files import FailedRun, Failures, described
 from amc_agents.concurrency.background import background_loop, run_in_background
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.errors import AmcError, ConfigurationError, MissingExtra
@@ -322,8 +322,8 @@ class _Driver:
         """Execute the items that have no result."""
         with ExitStack() as self._open:
             self._folder: ResultsFolder = self._open.enter_context(self._work.folder(self._out, resume=resume))
-            self._failures = self._open.enter_context(FailuresFile(self._out))
             self._files: dict[str, JsonLinesFile] = {}
+            self._failures = Failures(self._file(_FAILURES))
             stored = {result.key for result in results_of(self._work, self._out)}
             self._count(len(stored))
             waiting = defaultdict(list)

@@ -6,18 +6,19 @@ is given its rules as a system message (`WorldSpec.rules`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 from langchain_core.language_models import BaseChatModel
 
 from amc_agents.bench import crafting
 from amc_agents.bench.comparison import Comparison
 from amc_agents.bench.embedded_imagination import EmbeddedImagination
-from amc_agents.bench.engine import CountCallback, Job
+from amc_agents.bench.engine import CountCallback
 from amc_agents.bench.executors import PROCESSES, execute_job
 from amc_agents.bench.methods import Method, Tuned
 from amc_agents.bench.plain_agent import plain_text_agent
@@ -37,77 +38,100 @@ from amc_agents.types import Task
 CRAFTING = "crafting"
 
 
-class Plan(Protocol):
-    """Methods and tasks, as plain values: in a registered world, or around the user's own agent (`bench.own`)."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """Methods and tasks as plain values: in a registered world, or around the user's own agent (`bench.own`)."""
+
+    methods: tuple[Method, ...]
+    """The methods."""
+    split: str = "test"
+    """The tasks' split."""
+    first: int = 0
+    """Number of the first task of the split."""
+    seeds: tuple[int, ...] = (0,)
+    n_particles: int | Adaptive = AmcSettings.n_particles
+    critic: str | None = None
+    """Critic string; None: the plan's own default."""
 
     @property
-    def methods(self) -> tuple[Method, ...]:
-        """The methods."""
-        ...
-
-    @property
+    @abstractmethod
     def where(self) -> str:
         """What the methods act in and on, as the end of a title."""
-        ...
 
     @property
+    @abstractmethod
     def critic_spec(self) -> str:
         """The critic string."""
-        ...
 
     @property
     def has_critic(self) -> bool:
         """True if a critic is named or shipped."""
-        ...
+        return self.critic is not None
 
     @property
+    @abstractmethod
     def horizon(self) -> int:
         """Maximum number of steps of a trajectory."""
-        ...
 
     @property
     def reward_scale(self) -> float:
-        """The return of a success, in whose units beta is tuned."""
-        ...
+        """The return of a success, in whose units beta is tuned; 1: the grids are in the units of the rewards."""
+        return 1.0
+
+    @property
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What determines the results besides the settings of the methods; checked when a command is resumed."""
 
     @property
     def n_runs(self) -> int:
         """Number of runs in all."""
-        ...
+        return len(self.methods) * len(self.tasks()) * len(self.seeds)
 
+    @abstractmethod
+    def tasks(self) -> list[Task]:
+        """Return the tasks."""
+
+    @abstractmethod
+    def part(self, skip: int, n_tasks: int) -> Self:
+        """Return the plan with `n_tasks` tasks, after the first `skip` ones."""
+
+    @abstractmethod
     def standard_methods(self, judge: str | None = None) -> list[Method]:
         """Return the methods that run if none are named."""
-        ...
 
     def decision_methods(self, critic: str | None, k: int) -> list[Method]:
         """Return the methods that decide each step among K candidates."""
-        ...
+        return []
 
+    @abstractmethod
     def search_methods(self) -> list[Method]:
         """Return tree searches, and the methods that they are compared with."""
-        ...
 
     @property
+    @abstractmethod
     def cannot_prompt(self) -> str | None:
         """Why the methods that prompt the policy cannot run; None: they can."""
-        ...
 
     def prompted_methods(self, tuned: Tuned | None, k: int) -> list[Method]:
         """Return the methods whose policy must follow instructions, with ReAct's settings."""
-        ...
+        return []
 
-    def comparison(self) -> Comparison:
-        """Return the comparison."""
-        ...
+    @abstractmethod
+    def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
+        """Return the comparison on these tasks; None: on all tasks of the plan."""
 
-    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> Job[RunResult]:
+    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> PlanJob:
         """Return the runs as a job of the engine."""
-        ...
+        return PlanJob(self, keep_decisions, keep_trajectories)
 
 
 @dataclass(frozen=True)
-class ComparisonPlan:
-    """The methods of a comparison and its tasks, as plain values that can be sent to worker processes."""
+class ComparisonPlan(Plan):
+    """Methods and tasks in a registered world.
+
+    Without a critic, it is the value model shipped with the policy, or "uniform" if the policy has none.
+    """
 
     methods: tuple[Method, ...]
     n_tasks: int
@@ -116,15 +140,8 @@ class ComparisonPlan:
     band: tuple[int, int] | None = None
     """Difficulty in the crafting world: minimum and maximum number of steps of the planner's solution. None: the
     demo's band."""
-    split: str = "test"
-    first: int = 0
-    """Number of the first task of the split."""
-    seeds: tuple[int, ...] = (0,)
-    n_particles: int | Adaptive = AmcSettings.n_particles
-    critic: str | None = None
-    """None: the value model shipped with the policy, or "uniform" if it has none."""
     model: str | None = None
-    """The policy, as `policies.policy_model` reads it. None: the world's own policy."""
+    """The policy, as `policy_model` reads it. None: the world's own policy."""
     plain: bool = False
     """Drive the agent by a plain loop instead of its graph: the same results in half the time."""
 
@@ -155,11 +172,6 @@ class ComparisonPlan:
     def horizon(self) -> int:
         """Maximum number of steps of a trajectory."""
         return self.world_spec.horizon
-
-    @property
-    def reward_scale(self) -> float:
-        """1: the grids of the registered worlds are in the units of their rewards."""
-        return 1.0
 
     @property
     def policy(self) -> str:
@@ -194,11 +206,6 @@ class ComparisonPlan:
         """True if the plan names a critic, or a value model is shipped with the policy."""
         shipped = is_embedded(self.policy) and (model_folder(self.policy) / ADAPTER).is_dir()
         return self.critic is not None or shipped
-
-    @property
-    def n_runs(self) -> int:
-        """Number of runs in all."""
-        return len(self.methods) * self.n_tasks * len(self.seeds)
 
     def tasks(self) -> list[Task]:
         """Return the tasks."""
@@ -235,9 +242,11 @@ class ComparisonPlan:
         """Return ReflAct, Self-Plan and Reflexion if the policy can follow instructions."""
         return [] if self.cannot_prompt else crafting.prompted_methods(tuned, k)
 
-    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> PlanJob:
-        """Return the runs as a job of the engine."""
-        return PlanJob(self, keep_decisions, keep_trajectories)
+    @property
+    def about(self) -> dict[str, Any]:
+        """What determines the results besides the settings of the methods; checked when a command is resumed."""
+        band = {"band": list(self.difficulty)} if self.difficulty else {}
+        return {"world": self.world, **identity_of(self.policy), **band, "split": self.split}
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
@@ -253,12 +262,7 @@ class ComparisonPlan:
             critic=self.critic_spec,
             horizon=spec.horizon,
             success=spec.success,
-            about={
-                "world": self.world,
-                **identity_of(policy),
-                **({"band": list(self.difficulty)} if self.difficulty else {}),
-                "split": self.split,
-            },
+            about=self.about,
             imagination=(lambda depth: EmbeddedImagination(policy, depth=depth)) if embedded else None,
             scorer=(lambda: EmbeddedScorer.load(policy)) if embedded else None,
             actions=spec.actions,
@@ -271,13 +275,13 @@ class ComparisonPlan:
 class PlanJob:
     """The runs of a plan as a job of the engine. A run that fails is recorded, and the others go on."""
 
-    plan: ComparisonPlan
+    plan: Plan
     keep_decisions: bool = False
     keep_trajectories: bool = False
     command: str = "amc bench"
 
     def prepare(self) -> ComparisonWork:
-        """Load the policy, the world and the critics."""
+        """Load the policy or the agent, the tasks and the critics."""
         return ComparisonWork(
             self.plan.comparison(), self.keep_decisions, keep_trajectories=self.keep_trajectories, keep_failures=True
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from amc_agents.bench.results_folder import ItemKey, checked_numbers, read_results
+from amc_agents.bench.results_folder import RunLine, checked_numbers, read_results
 from amc_agents.errors import PopulationError
 from amc_agents.prices import Rates
 from amc_agents.prices import cost_of as priced
@@ -95,13 +95,9 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(RunLine):
     """The scores and the cost of one run."""
 
-    method: str
-    task: str
-    seed: int
-    """Seed of the comparison. The seed of the run is derived from it, the task and the method."""
     scores: Scores
     cost: Cost
     notes: tuple[str, ...] = ()
@@ -111,17 +107,8 @@ class RunResult:
     prompt: str | None = None
     """Hash of the agent's input, such as its system prompt and the task; None in results of older versions."""
 
-    @property
-    def key(self) -> ItemKey:
-        """The key of the work item."""
-        return self.method, self.task, self.seed
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain values."""
-        return asdict(self)
-
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RunResult:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
         particles = values.get("particles")
         key = (values["method"], values["task"], values["seed"])

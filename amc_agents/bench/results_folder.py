@@ -14,13 +14,13 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import JsonLinesFile, read_json_object, replace_file, sole_user, storage_errors, taking_turns
@@ -60,6 +60,34 @@ class ResultLine(Protocol):
 
 
 ResultT = TypeVar("ResultT", bound=ResultLine, covariant=True)
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """What is stored of one run of a comparison: one line of a file. Subclasses add fields."""
+
+    method: str
+    task: str
+    seed: int
+    """Seed of the comparison. The seed of the run is derived from it, the task and the method."""
+
+    @property
+    def key(self) -> ItemKey:
+        """The key of the run's work item."""
+        return self.method, self.task, self.seed
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Invert `to_json`; lists become tuples. Raises `TypeError` for other values."""
+        fields: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**fields)
+
+
+LineT = TypeVar("LineT", bound=RunLine)
 SETTINGS = "settings.json"
 RECORDS = "records*.jsonl"
 DECISIONS = "decisions*.jsonl"
@@ -100,7 +128,7 @@ class ResultsFolder:
         self.path = Path(path)
         with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self._file = JsonLinesFile(self.path / f"records{worker and '-'}{worker}.jsonl")
+        self._file = worker_file(self.path, "records", worker)
         self._open = ExitStack()
         if not resume and any(self.path.glob(RECORDS)):
             raise ConfigurationError(
@@ -158,6 +186,11 @@ def _require_equal(folder: Path, stored: Mapping[str, Any], given: Mapping[str, 
         raise ConfigurationError(f"{folder} was made with other settings ({listed}): use them, or another folder")
 
 
+def worker_file(folder: str | Path, kind: str, worker: str = "") -> JsonLinesFile:
+    """Return the file in which one process stores lines of a kind; `worker` names it in a folder that several share."""
+    return JsonLinesFile(Path(folder) / f"{kind}{worker and '-'}{worker}.jsonl")
+
+
 def _add_software(file: Path) -> None:
     """Add the versions of this process's software to those that have worked on a folder."""
     known = read_software(file.parent)
@@ -206,6 +239,22 @@ def read_results(path: str | Path, parse: Callable[[Mapping[str, Any]], ResultT]
         for result in read_lines(file, parse, "a record"):
             results.setdefault(result.key, result)
     return list(results.values())
+
+
+def newest_lines(path: str | Path, pattern: str, kind: type[LineT], content: str) -> dict[ItemKey, LineT]:
+    """Read the newest line of each run: a run that was interrupted between two of its files is repeated.
+
+    Args:
+        path: the results folder.
+        pattern: names the files.
+        kind: class of the lines.
+        content: names the content of a line, for errors.
+
+    Raises:
+        CheckpointError: a line other than a file's last one cannot be read.
+    """
+    files = sorted(Path(path).glob(pattern))
+    return {line.key: line for file in files for line in read_lines(file, kind.from_json, content)}
 
 
 def read_lines(file: Path, parse: Callable[[Mapping[str, Any]], ResultT], content: str) -> Iterator[ResultT]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from amc_agents.bench.records import RunResult, scored_trajectories
-from amc_agents.bench.results_folder import DECISIONS, FAILURES, TRAJECTORIES, ItemKey, WorkItem, read_lines
+from amc_agents.bench.results_folder import DECISIONS, FAILURES, TRAJECTORIES, ItemKey, RunLine, WorkItem, newest_lines
 from amc_agents.errors import (
     AgentContractError,
     AmcError,
@@ -38,48 +37,23 @@ _MOST = 300
 
 
 @dataclass(frozen=True)
-class FailedRun:
+class FailedRun(RunLine):
     """One failure of one run."""
 
-    method: str
-    task: str
-    seed: int
     error: str
     """Class and message."""
 
-    @property
-    def key(self) -> ItemKey:
-        """The key of the run's work item."""
-        return self.method, self.task, self.seed
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> FailedRun:
-        """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
-        return cls(**values)
-
-
-class FailuresFile:
-    """The file in which one process stores its failed runs. A context manager.
+class Failures:
+    """The failed runs of one process.
 
     Args:
-        folder: the results folder.
-        worker: names this process's file in a folder that several share.
+        file: receives them; open.
     """
 
-    def __init__(self, folder: str | Path, worker: str = "") -> None:
-        self._file = JsonLinesFile(Path(folder) / f"failures{worker and '-'}{worker}.jsonl")
+    def __init__(self, file: JsonLinesFile) -> None:
+        self._file = file
         self._failed = self._succeeded = 0
-
-    def __enter__(self) -> FailuresFile:
-        self._file.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.__exit__(kind, error, at)
 
     def add(self, item: WorkItem, error: Exception) -> None:
         """Append a failure.
@@ -113,11 +87,7 @@ def failed_runs(folder: str | Path, items: Sequence[WorkItem], done: Sequence[It
 
 def open_failures(folder: str | Path, done: Collection[ItemKey]) -> list[FailedRun]:
     """Return the newest failure of every run of a folder that has no result. Raises as `failed_runs`."""
-    newest: dict[ItemKey, FailedRun] = {}
-    for file in sorted(Path(folder).glob(FAILURES)):
-        for run in read_lines(file, FailedRun.from_json, "a failed run"):
-            newest[run.key] = run
-    finished = set(done)
+    newest, finished = newest_lines(folder, FAILURES, FailedRun, "a failed run"), set(done)
     return [run for key, run in newest.items() if key not in finished]
 
 
@@ -139,52 +109,12 @@ def causes_of(errors: Iterable[str], most: int = 3) -> list[str]:
 
 
 @dataclass(frozen=True)
-class RunDecisions:
-    """The decisions of one run: one line of a file."""
+class RunDecisions(RunLine):
+    """The decisions of one run."""
 
-    method: str
-    task: str
-    seed: int
     success: bool
     decisions: tuple[Mapping[str, Any], ...]
     """Plain values of `Decision.as_plain()`, in the order in which the decisions were made."""
-
-    @property
-    def key(self) -> ItemKey:
-        """The key of the run's work item."""
-        return self.method, self.task, self.seed
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RunDecisions:
-        """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
-        return cls(**{**values, "decisions": tuple(values["decisions"])})
-
-
-class DecisionsFile:
-    """The file in which one process stores the decisions of its runs. A context manager.
-
-    Args:
-        folder: the results folder.
-        worker: names this process's file in a folder that several share.
-    """
-
-    def __init__(self, folder: str | Path, worker: str = "") -> None:
-        self._file = JsonLinesFile(Path(folder) / f"decisions{worker and '-'}{worker}.jsonl")
-
-    def __enter__(self) -> DecisionsFile:
-        self._file.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.__exit__(kind, error, at)
-
-    def add(self, run: RunDecisions) -> None:
-        """Append the decisions of a run. The operating system has the whole line when this returns."""
-        self._file.append(run.to_json(), allow_nan=False)
 
 
 def read_decisions(folder: str | Path) -> list[RunDecisions]:
@@ -193,12 +123,7 @@ def read_decisions(folder: str | Path) -> list[RunDecisions]:
     Raises:
         CheckpointError: a line other than a file's last one cannot be read.
     """
-    runs: dict[ItemKey, RunDecisions] = {}
-    for file in sorted(Path(folder).glob(DECISIONS)):
-        for run in read_lines(file, RunDecisions.from_json, "a run's decisions"):
-            # A run that was interrupted between its two files is repeated, and the last line counts.
-            runs[run.key] = run
-    return list(runs.values())
+    return list(newest_lines(folder, DECISIONS, RunDecisions, "a run's decisions").values())
 
 
 DATASET = "trajectories"
@@ -206,19 +131,11 @@ DATASET = "trajectories"
 
 
 @dataclass(frozen=True)
-class RunTrajectories:
-    """The trajectories of one run: one line of a file."""
+class RunTrajectories(RunLine):
+    """The trajectories of one run."""
 
-    method: str
-    task: str
-    seed: int
     rows: tuple[Mapping[str, Any], ...]
     """Rows of `amc_agents.training.dataset`, in the order of the run's final population."""
-
-    @property
-    def key(self) -> ItemKey:
-        """The key of the run's work item."""
-        return self.method, self.task, self.seed
 
     @classmethod
     def of(cls, result: RunResult, run: Run) -> RunTrajectories:
@@ -229,38 +146,6 @@ class RunTrajectories:
             for group, trajectory in enumerate(scored_trajectories(run))
         ]
         return cls(*result.key, tuple(rows))
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RunTrajectories:
-        """Invert `to_json`. Raises `KeyError` or `TypeError` for other values."""
-        return cls(**{**values, "rows": tuple(values["rows"])})
-
-
-class TrajectoriesFile:
-    """The file in which one process stores the trajectories of its runs. A context manager.
-
-    Args:
-        folder: the results folder.
-        worker: names this process's file in a folder that several share.
-    """
-
-    def __init__(self, folder: str | Path, worker: str = "") -> None:
-        self._file = JsonLinesFile(Path(folder) / f"trajectories{worker and '-'}{worker}.jsonl")
-
-    def __enter__(self) -> TrajectoriesFile:
-        self._file.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.__exit__(kind, error, at)
-
-    def add(self, run: RunTrajectories) -> None:
-        """Append the trajectories of a run. The operating system has the whole line when this returns."""
-        self._file.append(run.to_json())
 
 
 def write_dataset(folder: str | Path, keys: Sequence[ItemKey]) -> Path | None:
@@ -274,7 +159,7 @@ def write_dataset(folder: str | Path, keys: Sequence[ItemKey]) -> Path | None:
         CheckpointError: a line other than a file's last one cannot be read.
         MissingExtra: pyarrow is not installed.
     """
-    runs = {run.key: run for run in _stored(Path(folder))}
+    runs = newest_lines(folder, TRAJECTORIES, RunTrajectories, "a run's trajectories")
     groups: dict[tuple[str, str], int] = {}
     records = []
     for row in (row for key in keys if key in runs for row in runs[key].rows):
@@ -282,8 +167,3 @@ def write_dataset(folder: str | Path, keys: Sequence[ItemKey]) -> Path | None:
         groups[row["task_id"], row["policy"]] = group + 1
         records.append(replace(from_row(row), group=group))
     return replace_dataset(Path(folder) / DATASET, records) if records else None
-
-
-def _stored(folder: Path) -> Iterator[RunTrajectories]:
-    for file in sorted(folder.glob(TRAJECTORIES)):
-        yield from read_lines(file, RunTrajectories.from_json, "a run's trajectories")

@@ -18,13 +18,11 @@ from amc_agents.bench.comparison import Comparison, predicts_return
 from amc_agents.bench.engine import Execute, execute_work, results_of
 from amc_agents.bench.methods import Method
 from amc_agents.bench.records import Cost, RunResult, cost_of, particles_of, scores_of
-from amc_agents.bench.results_folder import ResultsFolder, WorkItem
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem, worker_file
 from amc_agents.bench.run_files import (
-    DecisionsFile,
-    FailuresFile,
+    Failures,
     RunDecisions,
     RunTrajectories,
-    TrajectoriesFile,
     stops,
 )
 from amc_agents.bench.searches import reflexion, tree_search
@@ -70,14 +68,14 @@ class ComparisonWork:
 
     @contextmanager
     def executor(self, out: str | Path, worker: str) -> Iterator[Execute]:
-        """Return the function that plays a run; the file of the decisions is open inside the `with` block."""
+        """Return the function that plays a run; the files of what is kept are open inside the `with` block."""
         methods = {method.name: method for method in self.comparison.methods}
         tasks = {task.id: task for task in self.comparison.tasks}
         with ExitStack() as stack:
             stack.enter_context(quiet_notes())
-            decisions_file = stack.enter_context(DecisionsFile(out, worker)) if self.keep_decisions else None
-            trajectories = stack.enter_context(TrajectoriesFile(out, worker)) if self.keep_trajectories else None
-            failures = stack.enter_context(FailuresFile(out, worker)) if self.keep_failures else None
+            kept = dict(decisions=self.keep_decisions, trajectories=self.keep_trajectories, failures=self.keep_failures)
+            files = {kind: stack.enter_context(worker_file(out, kind, worker)) for kind in kept if kept[kind]}
+            failures = Failures(files["failures"]) if self.keep_failures else None
 
             async def execute(item: WorkItem) -> RunResult | None:
                 decisions: list[dict[str, Any]] = []
@@ -93,10 +91,11 @@ class ComparisonWork:
                 if failures is not None:
                     failures.succeeded()
                 # Decisions are stored first: a run that has a result is not repeated.
-                if decisions_file is not None and decisions:
-                    decisions_file.add(RunDecisions(*item.key, result.scores.success > 0, tuple(decisions)))
-                if trajectories is not None:
-                    trajectories.add(RunTrajectories.of(result, run))
+                if self.keep_decisions and decisions:
+                    line = RunDecisions(*item.key, result.scores.success > 0, tuple(decisions))
+                    files["decisions"].append(line.to_json(), allow_nan=False)
+                if self.keep_trajectories:
+                    files["trajectories"].append(RunTrajectories.of(result, run).to_json())
                 if self.on_run is not None:
                     self.on_run(result, run)
                 return result
@@ -229,7 +228,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class MethodEstimate:
-    """What all runs of a method cost, about."""
+    """What all runs of a method cost, about: estimated from one run."""
 
     method: str
     n_runs: int
@@ -242,40 +241,25 @@ class MethodEstimate:
 
 
 class PlannedRuns(NamedTuple):
-    """The runs that a search makes of a method with one N."""
+    """Runs of a method that are planned."""
 
     method: str
     n_particles: int | None
     """None: the comparison's."""
-    n_tasks: int
-    """Number of tasks, summed over settings; each is played once per seed."""
+    n_runs: int
 
 
-async def estimate_comparison(
-    comparison: Comparison, progress: Callable[[str], None] = lambda method: None
+async def estimate_runs(
+    comparison: Comparison, planned: Sequence[PlannedRuns], progress: Callable[[str], None] = lambda method: None
 ) -> list[MethodEstimate]:
     """Play the first task once by each method, for real, and multiply.
 
-    Args:
-        comparison: what would be run.
-        progress: called with each method's name before it plays.
-    """
-    estimates = []
-    for method in comparison.methods:
-        progress(method.name)
-        n_runs = len(comparison.tasks) * len(comparison.seeds)
-        cost = await _cost_of_one(comparison, method)
-        estimates.append(_times(method.name, n_runs, n_runs * _largest(comparison, method), cost))
-    return estimates
-
-
-async def estimate_search(
-    comparison: Comparison, planned: Sequence[PlannedRuns], progress: Callable[[str], None] = lambda method: None
-) -> list[MethodEstimate]:
-    """Play the first task once by each method of a search for settings, for real, and multiply.
+    A method is played with a single particle. N particles cost N times that, because each calls the policy and is read
+    by the critic. Searches and single decisions are played as they are. Tasks differ in length, so the estimate is no
+    bound.
 
     Args:
-        comparison: each method with one of its settings, under the method's own name.
+        comparison: the methods, each with one of the settings that the planned runs have.
         planned: the runs.
         progress: called with each method's name before it plays.
     """
@@ -286,22 +270,10 @@ async def estimate_search(
         for runs in planned:
             if runs.method == method.name:
                 sized = method if runs.n_particles is None else replace(method, n_particles=runs.n_particles)
-                n_runs += runs.n_tasks * len(comparison.seeds)
-                n_particles += runs.n_tasks * len(comparison.seeds) * _largest(comparison, sized)
+                n_runs += runs.n_runs
+                n_particles += runs.n_runs * _largest(comparison, sized)
         estimates.append(_times(method.name, n_runs, n_particles, await _cost_of_one(comparison, method)))
     return estimates
-
-
-async def estimate_collection(comparison: Comparison, n_trajectories: int) -> MethodEstimate:
-    """Play the first task once, for real, and multiply.
-
-    Args:
-        comparison: the tasks, with the method that draws a trajectory.
-        n_trajectories: trajectories of each task.
-    """
-    (method,) = comparison.methods
-    n_runs = len(comparison.tasks) * n_trajectories
-    return _times(method.name, n_runs, n_runs, await _cost_of_one(comparison, method))
 
 
 async def _cost_of_one(comparison: Comparison, method: Method) -> Cost:

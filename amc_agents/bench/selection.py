@@ -8,15 +8,14 @@ from typing import TypeVar
 
 from amc_agents.bench.comparison import predicts_return, ready_critic, steered_blindly
 from amc_agents.bench.methods import PROMPTED, REACT, Method, Tuned, chosen, named
-from amc_agents.bench.own.plan import OwnPlan
-from amc_agents.bench.plan import ComparisonPlan, Plan
+from amc_agents.bench.plan import Plan
 from amc_agents.bench.tuned import retuned
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.smc import Never
 from amc_agents.smc.schedule import Schedule
 
-SomePlan = TypeVar("SomePlan", ComparisonPlan, OwnPlan)
+PlanT = TypeVar("PlanT", bound=Plan)
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class MethodChoice:
     """K of the methods that decide each step."""
     changes: MethodChanges = MethodChanges()
 
-    def applied_to(self, plan: SomePlan) -> tuple[SomePlan, list[str]]:
+    def applied_to(self, plan: PlanT) -> tuple[PlanT, list[str]]:
         """Return the plan with these methods, and a note for each group of methods that cannot run.
 
         Raises:

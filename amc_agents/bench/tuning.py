@@ -308,7 +308,7 @@ class TuningSearch:
             return tuning
         return replace(tuning, regret=regret_of(tuning.best, other.best, check, self.regret))
 
-    def planned(self) -> list[PlannedRuns]:
+    def planned(self, n_seeds: int) -> list[PlannedRuns]:
         """Count the runs at most, without playing any. `max_calls`, and settings that meet again, make them fewer."""
         # Which settings both searches try depends on scores: they are counted apart.
         searches: tuple[dict[Setting, int], dict[Setting, int]] = ({}, {})
@@ -319,7 +319,7 @@ class TuningSearch:
                 total[name, tuned.n_particles] = total.get((name, tuned.n_particles), 0) + n_tasks
         for key in list(total) if self.regret else ():
             total[key] += 2 * (self.regret or 0)
-        return [PlannedRuns(*key, n_tasks) for key, n_tasks in total.items()]
+        return [PlannedRuns(*key, n_tasks * n_seeds) for key, n_tasks in total.items()]
 
     def _choices(self, score: ScoreOn, score_other: ScoreOn) -> tuple[Tuning, Tuning | None]:
         """Return the choice, and the other search's if the regret is measured."""

@@ -34,7 +34,7 @@ from amc_agents.bench.report_tables import (
 from amc_agents.bench.results_folder import SOFTWARE, read_software
 from amc_agents.bench.run_files import causes_of, failed_runs, read_decisions, write_dataset
 from amc_agents.bench.runner import run_one
-from amc_agents.bench.selection import MethodChoice, SomePlan
+from amc_agents.bench.selection import MethodChoice, PlanT
 from amc_agents.cli.options import command_line
 from amc_agents.cli.watch import watched
 from amc_agents.concurrency.background import run_in_background
@@ -44,7 +44,7 @@ from amc_agents.population.conclusion import quiet_notes
 from amc_agents.training.dataset import pyarrow_or_error
 
 
-def with_methods(plan: SomePlan, choice: MethodChoice, console: Console) -> SomePlan:
+def with_methods(plan: PlanT, choice: MethodChoice, console: Console) -> PlanT:
     """Choose the methods of a plan, and print which of them cannot run."""
     plan, notes = choice.applied_to(plan)
     for note in notes:

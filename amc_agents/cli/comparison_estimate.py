@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amc_agents.bench.methods import Method
 from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan
-from amc_agents.bench.runner import estimate_collection, estimate_comparison, estimate_search
+from amc_agents.bench.runner import PlannedRuns, estimate_runs
 from amc_agents.bench.tuned import MAKERS
 from amc_agents.cli.json_output import print_json
 from amc_agents.concurrency.background import run_in_background
@@ -17,6 +17,7 @@ from amc_agents.population.conclusion import quiet_notes
 from amc_agents.smc import AtSteps
 
 if TYPE_CHECKING:
+    from amc_agents.bench.comparison import Comparison
     from amc_agents.bench.runner import MethodEstimate
     from amc_agents.bench.tuning import TuningSearch
     from amc_agents.training.searching import Search
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 def print_estimate(plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
     """Play the first task by each method, and print what all runs would cost."""
-    with quiet_notes():
-        estimates = run_in_background(estimate_comparison(plan.comparison(), _shown(console)), n_workers=1)
-    _print(estimates, console, "runs", as_json=as_json)
+    comparison = plan.comparison()
+    n_runs = len(comparison.tasks) * len(comparison.seeds)
+    _estimate(comparison, [PlannedRuns(method.name, None, n_runs) for method in plan.methods], console, as_json=as_json)
 
 
 def print_search_estimate(search: TuningSearch, plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
@@ -35,11 +36,7 @@ def print_search_estimate(search: TuningSearch, plan: ComparisonPlan | OwnPlan, 
     temperature = sorted(search.grid.temperatures)[len(search.grid.temperatures) // 2]
     start = replace(search.grid.starts[0], temperature=temperature)
     sampled = replace(plan, methods=tuple(MAKERS[name](start) for name in search.names))
-    with quiet_notes():
-        estimates = run_in_background(
-            estimate_search(sampled.comparison(), search.planned(), _shown(console)), n_workers=1
-        )
-    _print(estimates, console, "runs", as_json=as_json)
+    _estimate(sampled.comparison(), search.planned(len(plan.seeds)), console, as_json=as_json)
 
 
 def print_collection_estimate(
@@ -58,26 +55,30 @@ def print_collection_estimate(
     if search is not None:
         method = replace(method, critic=search.critic, resample=AtSteps(*search.at), beta=search.beta)
     comparison = replace(replace(plan, methods=(method,)).comparison(), horizon=horizon)
-    with quiet_notes():
-        estimates = [run_in_background(estimate_collection(comparison, n_trajectories), n_workers=1)]
-    _print(estimates, console, "trajectories", as_json=as_json)
+    planned = [PlannedRuns(name, None, len(comparison.tasks) * n_trajectories)]
+    _estimate(comparison, planned, console, "trajectories", as_json=as_json)
 
 
 def planned_line(search: TuningSearch, plan: ComparisonPlan | OwnPlan) -> str:
     """Return how many runs a search makes."""
-    n_runs = sum(runs.n_tasks for runs in search.planned()) * len(plan.seeds)
+    n_runs = sum(runs.n_runs for runs in search.planned(len(plan.seeds)))
     return (
         f"Planned: up to {n_runs:,} runs of up to {plan.horizon} steps; stored ones are not repeated. "
         "--estimate prints their cost."
     )
 
 
-def _shown(console: Any) -> Any:
-    return lambda method: console.print(f"one run of {method} ...")
+def _estimate(
+    comparison: Comparison, planned: Sequence[PlannedRuns], console: Any, what: str = "runs", *, as_json: bool
+) -> None:
+    """Play the first task by each method, and print a table of estimates, and their sum."""
 
+    def show(method: str) -> None:
+        if what == "runs":
+            console.print(f"one run of {method} ...")
 
-def _print(estimates: Sequence[MethodEstimate], console: Any, what: str, *, as_json: bool) -> None:
-    """Print a table of estimates, and their sum."""
+    with quiet_notes():
+        estimates = run_in_background(estimate_runs(comparison, planned, show), n_workers=1)
     console.print(_table(estimates))
     known = [each.dollars for each in estimates]
     dollars = None if None in known else sum(each for each in known if each is not None)

@@ -11,8 +11,8 @@ from typing import Any
 
 from amc_agents.bench.methods import Tuned, best_of_n, react
 from amc_agents.bench.plan import ComparisonPlan
-from amc_agents.bench.results_folder import ResultsFolder, WorkItem
-from amc_agents.bench.run_files import FailuresFile
+from amc_agents.bench.results_folder import ResultsFolder, WorkItem, worker_file
+from amc_agents.bench.run_files import Failures
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Tally:
 
     @contextmanager
     def executor(self, out, worker) -> Iterator[Any]:
-        with FailuresFile(out, worker) as failures:
+        with worker_file(out, "failures", worker) as file:
+            failures = Failures(file)
 
             async def execute(item):
                 with Path(self.log).open("a") as log:

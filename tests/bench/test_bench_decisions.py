@@ -15,8 +15,8 @@ from amc_agents.bench.planner_critic import PlannerCritic
 from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import main_differences
 from amc_agents.bench.report_tables import markdown as report_markdown
-from amc_agents.bench.results_folder import clear
-from amc_agents.bench.run_files import DecisionsFile, RunDecisions, read_decisions
+from amc_agents.bench.results_folder import clear, worker_file
+from amc_agents.bench.run_files import RunDecisions, read_decisions
 from amc_agents.bench.runner import compare, run_one
 from amc_agents.cli import main
 from amc_agents.cli.comparison import difference_table
@@ -241,14 +241,14 @@ def test_only_methods_with_a_critic_are_reported():
 def test_a_line_cut_short_is_dropped_and_a_broken_one_is_an_error(tmp_path):
     one = played([made((1.0, 1.0, 1.0))])
     file = tmp_path / "decisions-0-of-2.jsonl"
-    with DecisionsFile(tmp_path, "0-of-2") as kept:
-        kept.add(one)
-        kept.add(replace(one, task="b"))
+    with worker_file(tmp_path, "decisions", "0-of-2") as kept:
+        kept.append(one.to_json())
+        kept.append(replace(one, task="b").to_json())
     file.write_bytes(file.read_bytes()[:-9])
     assert read_decisions(tmp_path) == [one]
-    with DecisionsFile(tmp_path, "0-of-2") as kept:
-        kept.add(replace(one, task="c"))
-        kept.add(replace(one, success=False))  # played again
+    with worker_file(tmp_path, "decisions", "0-of-2") as kept:
+        kept.append(replace(one, task="c").to_json())
+        kept.append(replace(one, success=False).to_json())  # played again
     assert [(each.task, each.success) for each in read_decisions(tmp_path)] == [("a", False), ("c", True)]
     file.write_text("{}\n" + file.read_text())
     with pytest.raises(CheckpointError, match="line 1"):

@@ -4,8 +4,8 @@ import pytest
 
 from amc_agents.bench.own.rollouts import OwnRollouts
 from amc_agents.bench.records import Cost, RunResult, Scores
-from amc_agents.bench.results_folder import WorkItem
-from amc_agents.bench.run_files import HOPELESS, FailedRun, FailuresFile, causes_of, failed_runs, stops
+from amc_agents.bench.results_folder import WorkItem, worker_file
+from amc_agents.bench.run_files import HOPELESS, FailedRun, Failures, causes_of, failed_runs, stops
 from amc_agents.bench.tuned import without_failed_tasks
 from amc_agents.errors import AmcError, ConfigurationError, CriticError, PromptTooLong, QuorumLost
 from amc_agents.types import Task
@@ -43,26 +43,29 @@ def test_only_faults_of_the_set_up_end_a_comparison(error, ends):
 
 def test_a_later_success_hides_a_failure(tmp_path):
     items = [WorkItem("react", task, 0) for task in "abc"]
-    with FailuresFile(tmp_path) as file:
-        file.succeeded()
+    with worker_file(tmp_path, "failures") as file:
+        failures = Failures(file)
+        failures.succeeded()
         for item in (*items[:2], items[0]):
-            file.add(item, ValueError(f"no {item.task}"))
-    failures = failed_runs(tmp_path, items, [("react", "b", 0)])
-    assert [(run.task, run.error) for run in failures] == [("a", "ValueError: no a")]
+            failures.add(item, ValueError(f"no {item.task}"))
+    newest = failed_runs(tmp_path, items, [("react", "b", 0)])
+    assert [(run.task, run.error) for run in newest] == [("a", "ValueError: no a")]
     assert causes_of(["x", "y", "x", "z", "v"], most=2) == ["2 x x", "1 x y", "and 2 other errors"]
 
 
 def test_a_comparison_ends_only_if_nothing_has_succeeded(tmp_path):
     item = WorkItem("react", "a", 0)
-    with FailuresFile(tmp_path) as file:
+    with worker_file(tmp_path, "failures") as file:
+        failures = Failures(file)
         for _ in range(HOPELESS - 1):
-            file.add(item, ValueError("x"))
+            failures.add(item, ValueError("x"))
         with pytest.raises(AmcError, match=f"first {HOPELESS} runs all failed, the last with ValueError: x"):
-            file.add(item, ValueError("x"))
-    with FailuresFile(tmp_path, "1") as file:
-        file.succeeded()
+            failures.add(item, ValueError("x"))
+    with worker_file(tmp_path, "failures", "1") as file:
+        failures = Failures(file)
+        failures.succeeded()
         for _ in range(HOPELESS + 1):
-            file.add(item, ValueError("x"))
+            failures.add(item, ValueError("x"))
 
 
 def test_a_collection_ends_only_if_nothing_has_succeeded():

@@ -42,7 +42,7 @@ def test_as_many_runs_are_planned_as_a_search_makes(how, seed):
     search = TuningSearch((REACT, BEST_OF_N, AMC), GRID, 20, **how)
     _, played, _ = carried_out(search, seed)
     expected = {name: sum(setting[0] == name for setting, _ in played) for name in search.names}
-    planned = {runs.method: runs.n_tasks for runs in search.planned()}
+    planned = {runs.method: runs.n_runs for runs in search.planned(1)}
     if how:
         assert planned == expected
         return
@@ -53,19 +53,19 @@ def test_as_many_runs_are_planned_as_a_search_makes(how, seed):
 
 def test_several_n_are_planned_apart():
     search = TuningSearch((BEST_OF_N,), Grid(temperatures=(0.5, 1.0), n_particles=(4, 8)), 6, joint=True, max_calls=999)
-    assert sorted(search.planned()) == [(BEST_OF_N, 4, 2 * 6), (BEST_OF_N, 8, 2 * 6)]
+    assert sorted(search.planned(1)) == [(BEST_OF_N, 4, 2 * 6), (BEST_OF_N, 8, 2 * 6)]
 
 
 def test_the_other_search_and_the_check_are_planned_too():
     search = TuningSearch((AMC,), GRID, 20, joint=True, regret=9)
-    (planned,) = search.planned()
+    (planned,) = search.planned(1)
     for seed in range(20):
         tuning, played, checked = carried_out(search, seed)
         assert len(checked) == (2 * 9 if tuning.regret else 0)
         # The other search tries at most 12 settings, and shares the runs of those that both try.
-        assert len(played) + 2 * 9 <= planned.n_tasks <= len(played) + 2 * 9 + 20 * 12
-    (with_more,) = replace(search, regret=19).planned()
-    assert with_more.n_tasks - planned.n_tasks == 2 * 10
+        assert len(played) + 2 * 9 <= planned.n_runs <= len(played) + 2 * 9 + 20 * 12
+    (with_more,) = replace(search, regret=19).planned(1)
+    assert with_more.n_runs - planned.n_runs == 2 * 10
 
 
 def test_a_search_needs_tasks():

@@ -13,12 +13,10 @@ from amc_agents.bench.comparison import Comparison, Played
 from amc_agents.bench.methods import AMC, BEST_OF_N, Method, Tuned, stopping_methods
 from amc_agents.bench.own.agent import OwnAgent, load_own_agent
 from amc_agents.bench.own.tasks import Split, read_tasks, tasks_hash
-from amc_agents.bench.runner import ComparisonWork
+from amc_agents.bench.plan import Plan
 from amc_agents.bench.tuning import scaled
 from amc_agents.prices import Price
 from amc_agents.runtime.deciding_model import Sink
-from amc_agents.settings import AmcSettings
-from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 
 LABELS = {methods.REACT: "plain agent", methods.REACT_GREEDY: "plain agent, greedy"}
@@ -71,23 +69,17 @@ def same_agent(graph: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class OwnPlan:
-    """The methods of a comparison and its tasks, as plain values that can be sent to worker processes."""
+class OwnPlan(Plan):
+    """The user's own agent on the tasks of a file. Without a critic, it is "uniform"."""
 
+    methods: tuple[Method, ...] = field(default=(), kw_only=True)
     agent: str
-    """`module` or `module:object`; see `loading.load_own_agent`."""
+    """`module` or `module:object`; see `load_own_agent`."""
     tasks_file: Path
-    methods: tuple[Method, ...] = ()
-    split: Split = "test"
-    first: int = 0
-    """Number of the first task of the split."""
-    most: int | None = None
+    split: Split = field(default="test", kw_only=True)
+    most: int | None = field(default=None, kw_only=True)
     """Number of tasks, at most; None: all that the file has."""
-    seeds: tuple[int, ...] = (0,)
-    n_particles: int | Adaptive = AmcSettings.n_particles
-    critic: str | None = None
-    """None: "uniform"."""
-    prices: Mapping[str, Price] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict, kw_only=True)
     """The user's prices by model."""
 
     @property
@@ -111,11 +103,6 @@ class OwnPlan:
         return self.critic or "uniform"
 
     @property
-    def has_critic(self) -> bool:
-        """True if the plan names a critic."""
-        return self.critic is not None
-
-    @property
     def horizon(self) -> int:
         """Maximum number of steps of a trajectory."""
         return self.own.horizon
@@ -124,11 +111,6 @@ class OwnPlan:
     def n_tasks(self) -> int:
         """Number of tasks."""
         return len(self.tasks())
-
-    @property
-    def n_runs(self) -> int:
-        """Number of runs in all."""
-        return len(self.methods) * self.n_tasks * len(self.seeds)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -154,10 +136,6 @@ class OwnPlan:
         """Return the methods that run if none are named."""
         return own_methods(self.own, judge)
 
-    def decision_methods(self, critic: str | None, k: int) -> list[Method]:
-        """Return no methods: deciding each step among candidates needs the agent's chat model, which is inside it."""
-        return []
-
     def search_methods(self) -> list[Method]:
         """Return the methods that end at the first success; a tree search samples the agent's chat model, inside it."""
         goes_on = {method.name: method for method in self.standard_methods()}
@@ -167,14 +145,6 @@ class OwnPlan:
     def cannot_prompt(self) -> str:
         """Why the methods that prompt the policy cannot run."""
         return f"the prompts of {self.agent} are inside the agent: choose a world of the library (--world, --model)"
-
-    def prompted_methods(self, tuned: Tuned | None, k: int) -> list[Method]:
-        """Return no methods: the agent's prompts are inside it."""
-        return []
-
-    def job(self, *, keep_decisions: bool = False, keep_trajectories: bool = False) -> OwnJob:
-        """Return the runs as a job of the engine. No method here decides, so there are no decisions to keep."""
-        return OwnJob(self, keep_trajectories)
 
     def comparison(self, tasks: Sequence[Task] | None = None) -> OwnComparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
@@ -193,19 +163,6 @@ class OwnPlan:
             about=self.about,
             prices=self.prices,
         )
-
-
-@dataclass(frozen=True)
-class OwnJob:
-    """The runs of a plan as a job of the engine. A run that fails is recorded, and the others go on."""
-
-    plan: OwnPlan
-    keep_trajectories: bool = False
-    command: str = "amc bench"
-
-    def prepare(self) -> ComparisonWork:
-        """Load the agent, the tasks and the critics."""
-        return ComparisonWork(self.plan.comparison(), keep_trajectories=self.keep_trajectories, keep_failures=True)
 
 
 @lru_cache(maxsize=8)
