@@ -5,13 +5,22 @@ This module imports without typer and rich, so that `amc` can name the missing e
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
-from amc_agents.cli import interrupted
 from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.files import cause_and_remedy
 from amc_agents.quoting import printable as escaped
+
+INTERRUPTED = 130
+"""Exit status of an interrupted command, as shells report it."""
+_FLAG_OF = {
+    "bench": "--resume", "explore": "--resume", "train": "--resume",
+    "tune": None, "collect": None, "import": None, "score": None,
+}  # fmt: skip
+"""Command -> the flag with which it goes on; None: the same command does."""
 
 
 def main() -> None:
@@ -21,8 +30,8 @@ def main() -> None:
         _require("rich")
         import_module("amc_agents.cli.commands").app()
     except SystemExit as stop:
-        if stop.code == interrupted.STATUS:
-            _print_error(interrupted.advice(sys.argv[1:]))
+        if stop.code == INTERRUPTED:
+            _print_error(advice_after_interrupt(sys.argv[1:]))
         raise
     except AmcError as error:
         _fail(str(error))
@@ -46,3 +55,20 @@ def _fail(message: str) -> None:
 
 def _print_error(message: str) -> None:
     sys.stderr.write(escaped(f"amc: {message}\n"))
+
+
+def advice_after_interrupt(arguments: Sequence[str]) -> str:
+    """Say how to go on with an interrupted command.
+
+    >>> advice_after_interrupt(["bench", "--out", "my results"])
+    "interrupted; finished results are kept. Go on with: amc bench --out 'my results' --resume"
+
+    Args:
+        arguments: of the command line, without the program.
+    """
+    command = arguments[0] if arguments else ""
+    if command not in _FLAG_OF:
+        return "interrupted"
+    flag = _FLAG_OF[command]
+    added = [flag] if flag is not None and flag not in arguments else []
+    return f"interrupted; finished results are kept. Go on with: {shlex.join(['amc', *arguments, *added])}"

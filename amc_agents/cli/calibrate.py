@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from amc_agents.cli.json_output import AsJson, console_beside, print_json
+from amc_agents.cli.output import AsJson, console_beside, print_json
 
 if TYPE_CHECKING:
     from amc_agents.cli.console import PlainConsole

@@ -17,17 +17,14 @@ import typer
 from amc_agents.cli.calibrate import calibrate
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.distill import distill
-from amc_agents.cli.doctor import doctor
 from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
-from amc_agents.cli.new import new
+from amc_agents.cli.inspecting import canary_app, doctor, report, shadow_app
+from amc_agents.cli.output import OneScreen, echo
+from amc_agents.cli.own import new
 from amc_agents.cli.posterior import posterior_app
-from amc_agents.cli.printable import echo
-from amc_agents.cli.report import report
-from amc_agents.cli.rollout import canary_app, shadow_app
 from amc_agents.cli.run import estimate, run
 from amc_agents.cli.score import score
-from amc_agents.cli.screen import OneScreen
 from amc_agents.cli.serve import serve_app
 from amc_agents.cli.train import collect, value
 from amc_agents.cli.tune import tune

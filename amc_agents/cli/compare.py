@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import (
     Band,
     ConfigFile,
@@ -30,6 +29,7 @@ from amc_agents.cli.options import (
     particles_of,
     positive,
 )
+from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.own import Agent, Concurrent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted

@@ -11,7 +11,7 @@ from amc_agents.bench.own.plan import OwnPlan
 from amc_agents.bench.plan import ComparisonPlan
 from amc_agents.bench.runner import PlannedRuns, estimate_runs
 from amc_agents.bench.tuned import MAKERS
-from amc_agents.cli.json_output import print_json
+from amc_agents.cli.output import print_json
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.population.conclusion import quiet_notes
 from amc_agents.smc import AtSteps

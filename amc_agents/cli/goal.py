@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from amc_agents.cli.json_output import AsJson, console_beside, print_json
+from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.train import with_flags
 
 

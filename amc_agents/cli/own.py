@@ -1,4 +1,4 @@
-"""What `amc bench`, `amc tune` and `amc collect` share about the user's own agent."""
+"""The user's own agent: `amc new`, and what `amc bench`, `amc tune` and `amc collect` share about it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.output import AsJson, echo, print_json
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -114,3 +115,24 @@ def number_of_tasks(tasks: int | Path) -> int:
     if isinstance(tasks, Path):
         raise ConfigurationError(f"--tasks {tasks}: expected a number of tasks; a file needs your own agent (--agent)")
     return tasks
+
+
+def new(
+    folder: Annotated[Path, typer.Argument(help="New folder, such as my-agent; its module is then my_agent.")],
+    tasks: Annotated[int, typer.Option(min=4, help="Number of example tasks; every second one is a test task.")] = 40,
+    as_json: AsJson = False,
+) -> None:
+    """Write an example agent with its tasks and a test, to be replaced part by part. It runs without a key.
+
+    Example: amc new my-agent
+    """
+    from amc_agents.bench.own.skeleton import module_name, write_skeleton
+
+    written = write_skeleton(folder, tasks)
+    module = module_name(folder)
+    if as_json:
+        return print_json({"module": module, "files": written})
+    echo("Written:")
+    for path in written:
+        echo(f"  {path}")
+    echo(f"Next: cd {folder} && amc bench {module} --tasks tasks.jsonl --out results")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from amc_agents.cli.printable import echo
+from amc_agents.cli.output import echo
 from amc_agents.errors import MissingExtra, PosteriorError
 
 if TYPE_CHECKING:

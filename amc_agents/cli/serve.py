@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.json_output import AsJson, console_beside, print_json
-from amc_agents.cli.printable import echo
+from amc_agents.cli.output import AsJson, console_beside, echo, print_json
 from amc_agents.errors import ServerError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from amc_agents.cli.json_output import AsJson, console_beside, print_json
 from amc_agents.cli.options import Executor, Model, World, steps_of
+from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 

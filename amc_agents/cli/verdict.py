@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from amc_agents.cli.json_output import AsJson, console_beside, print_json
+from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.train import base_folder, with_flags
 from amc_agents.errors import ConfigurationError
 

@@ -1,12 +1,41 @@
-"""The help of `amc` itself, which fits a terminal of 24 lines by 80 columns."""
+"""What all commands print with: text whose control characters are escaped, `--json`, and the help of `amc` itself."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer.core import TyperGroup
 
-from amc_agents.cli.printable import echo
+from amc_agents.quoting import printable
+
+if TYPE_CHECKING:
+    from amc_agents.cli.console import PlainConsole
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text with its control characters escaped. Commands print through this function or `console` only."""
+    typer.echo(printable(text), err=err)
+
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON on stdout, and everything else on stderr.")
+]
+
+
+def console_beside(as_json: bool, **settings: Any) -> PlainConsole:
+    """Return the console for everything but the JSON: stdout, or stderr if stdout is for the JSON."""
+    from amc_agents.cli.console import PlainConsole
+
+    return PlainConsole(stderr=as_json, **settings)
+
+
+def print_json(result: Any) -> None:
+    """Print a result as JSON; NaN and infinity become null."""
+    from amc_agents.plain import plain
+
+    echo(json.dumps(plain(result), indent=1))
 
 
 class OneScreen(TyperGroup):
