@@ -93,7 +93,7 @@ def trajectories(count: int, steps: int, tokens: int, vocabulary: int, spread: f
         rows.append(
             TargetRow(
                 tuple(ids), tuple((ends - 1).tolist()), tuple(range(steps + 1)), targets,
-                (*(False,) * steps, True), True, (0.0,) * (steps + 1), (1.0,) * (steps + 1),
+                (*(False,) * steps, True), True, (1.0,) * (steps + 1),
             )
         )  # fmt: skip
     return rows
@@ -102,7 +102,7 @@ def trajectories(count: int, steps: int, tokens: int, vocabulary: int, spread: f
 def prefixes(rows: Sequence[TargetRow]) -> list[TargetRow]:
     """Return a separate row for each state, scored only at its last token."""
     return [
-        TargetRow(row.ids[: mark + 1], (mark,), (state,), (target,), (final,), row.success, (0.0,), (1.0,))
+        TargetRow(row.ids[: mark + 1], (mark,), (state,), (target,), (final,), row.success, (1.0,))
         for row in rows
         for mark, state, target, final in zip(row.marks, row.states, row.targets, row.final, strict=True)
     ]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.cli.console import PlainConsole
-    from amc_agents.training.branching import Branching
     from amc_agents.training.collecting import CollectionProgress, Rollouts
     from amc_agents.training.searching import Search
     from amc_agents.training.value.train_value import TrainingProgress
@@ -75,19 +74,6 @@ def collect(
     world: World = "crafting",
     tasks: NumberOrFile = 500,
     trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 8,
-    branches: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            metavar="K",
-            help="Let each trajectory become K (2, 4, 8, ...) by splits in two, so that a state has several "
-            "continuations; the world must be forkable. Default: independent trajectories.",
-        ),
-    ] = None,
-    branch_at: Annotated[
-        str | None,
-        typer.Option(help="Steps of the splits, as in 4,8. Default: drawn for each task, in the horizon's first half."),
-    ] = None,
     critic: Annotated[
         str | None,
         typer.Option(
@@ -137,11 +123,7 @@ def collect(
     from amc_agents.training.collecting import collect as collected
 
     console = console_beside(as_json)
-    branching, search = _branching(branches, branch_at), _search(critic, resample_at, beta)
-    if search is not None and branching is not None:
-        raise ConfigurationError("--critic and --branches are two ways to draw trajectories: leave one out")
-    if branching is not None:
-        branching.starts(trajectories)  # fails before anything is played
+    search = _search(critic, resample_at, beta)
     if agent is not None:
         refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
@@ -149,7 +131,7 @@ def collect(
             own = plan_of_own.own
             _print_estimate(
                 plan_of_own, console, trajectories, own.temperature if temperature is None else temperature,
-                horizon or own.horizon, search, branching, as_json,
+                horizon or own.horizon, search, as_json,
             )  # fmt: skip
             return
         console.print(_planned(plan_of_own, trajectories, horizon), soft_wrap=True)
@@ -159,7 +141,6 @@ def collect(
                 out,
                 console,
                 trajectories,
-                branching,
                 search,
                 temperature,
                 horizon,
@@ -178,19 +159,19 @@ def collect(
         (), number_of_tasks(tasks), world=world, band=difficulty, split=split, first=first, model=model
     )
     if estimate:
-        _print_estimate(plan, console, trajectories, temperature, horizon or plan.horizon, search, branching, as_json)
+        _print_estimate(plan, console, trajectories, temperature, horizon or plan.horizon, search, as_json)
         return
     console.print(_planned(plan, trajectories, horizon), soft_wrap=True)
     chat_model = policy_model(plan.policy, temperature)
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
     with _collection_bar(console, len(chosen)) as show, cluster_of(executor, out) as cluster:
-        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon, branching, search)
+        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon, search)
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
-            n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of, branching=branching,
-            search=search, play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
+            n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of, search=search,
+            play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
         )  # fmt: skip
     following = (
         f"amc train value --data {out} --out VALUE" if search is None else f"amc distill --data {out} --out POLICY"
@@ -215,13 +196,10 @@ def _print_estimate(
     temperature: float,
     horizon: int,
     search: Search | None,
-    branching: Branching | None,
     as_json: bool,
 ) -> None:
     from amc_agents.cli.comparison_estimate import print_collection_estimate
 
-    if branching is not None:
-        console.print("Branches share their first steps, which the estimate counts for each: it is too high.")
     print_collection_estimate(
         plan, console, n_trajectories, temperature=temperature, horizon=horizon, search=search, as_json=as_json
     )
@@ -232,7 +210,6 @@ def _world_rollouts(
     temperature: float,
     n_trajectories: int,
     horizon: int,
-    branching: Branching | None,
     search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of a world's policy in another process."""
@@ -242,8 +219,7 @@ def _world_rollouts(
 
     agent, make = text_agent(policy_model(plan.policy, temperature)), plan.world_spec.make
     return amc_rollouts(
-        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, branching=branching, search=search,
-        tools={},
+        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, search=search, tools={},
     )  # fmt: skip
 
 
@@ -252,13 +228,12 @@ def _own_rollouts(
     n_trajectories: int,
     temperature: float,
     horizon: int,
-    branching: Branching | None,
     search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of an own agent in another process."""
     from amc_agents.bench.own.rollouts import OwnRollouts
 
-    return OwnRollouts(plan.own, n_trajectories, temperature, horizon, branching, search).draw
+    return OwnRollouts(plan.own, n_trajectories, temperature, horizon, search).draw
 
 
 def _collect_own(
@@ -266,7 +241,6 @@ def _collect_own(
     out: Path,
     console: PlainConsole,
     n_trajectories: int,
-    branching: Branching | None,
     search: Search | None,
     temperature: float | None,
     horizon: int | None,
@@ -279,20 +253,20 @@ def _collect_own(
 
     from amc_agents.bench.on_ray import remote_rollouts
     from amc_agents.bench.own.rollouts import OwnRollouts
-    from amc_agents.population.conclusion import counted_notes, quiet_notes
-    from amc_agents.training.collecting import branching_settings, collect_from
+    from amc_agents.population.conclusion import counted_notes
+    from amc_agents.training.collecting import collect_from
 
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature
-    drawn = n_trajectories, temperature, horizon or own.horizon, branching, search
+    drawn = n_trajectories, temperature, horizon or own.horizon, search
     play = None if cluster is None else remote_rollouts(cluster, partial(_own_rollouts, plan, *drawn))
     rollouts = OwnRollouts(own, *drawn, play)
     settings = {
         "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
-        **branching_settings(branching), **({} if search is None else search.settings),
+        **({} if search is None else search.settings),
     }  # fmt: skip
-    with _collection_bar(console, len(tasks)) as show, quiet_notes() if branching else counted_notes():
+    with _collection_bar(console, len(tasks)) as show, counted_notes():
         rollouts.collected = asyncio.run(
             collect_from(
                 rollouts, tasks, out, policy=own.name, settings=settings, seed=seed,
@@ -321,17 +295,6 @@ def _search(critic: str | None, at: str | None, beta: float | None) -> Search | 
         return None
     search = Search(critic, at=Search.at if at is None else steps_of("--resample-at", at))
     return with_flags(search, beta=beta)
-
-
-def _branching(branches: int | None, steps: str | None) -> Branching | None:
-    """Read --branches and --branch-at."""
-    from amc_agents.training.branching import Branching
-
-    if branches is None:
-        if steps is not None:
-            raise ConfigurationError(f"--branch-at {steps} needs the number of branches: --branches K")
-        return None
-    return Branching(branches, () if steps is None else steps_of("--branch-at", steps))
 
 
 @contextmanager
@@ -382,10 +345,6 @@ def value(
         float | None,
         typer.Option(help="beta of --soft and of --loss weighted, in reward units.", rich_help_panel=_LEARNT),
     ] = None,
-    td_lambda: Annotated[
-        float,
-        typer.Option(min=0.0, max=1.0, help="1: Monte Carlo returns; below 1: TD(lambda).", rich_help_panel=_LEARNT),
-    ] = 1.0,
     best_of: Annotated[
         int | None,
         typer.Option(
@@ -480,7 +439,7 @@ def value(
     folder, embedded = base_folder(base)
     settings = with_flags(
         EMBEDDED if embedded else ValueTrainingSettings(),
-        objective=Objective(loss=loss.value, target=target.value, beta=beta, soft=soft, td_lambda=td_lambda),
+        objective=Objective(loss=loss.value, target=target.value, beta=beta, soft=soft),
         best_of=best_of, policies=tuple(policy) if policy else None, calibration=calibration.value,
         shuffle_targets=shuffle_targets, evaluate_steps=evaluate_steps, keep_best=keep_best,
         early_stopping=early_stopping, save_steps=save_steps, report_to=tuple(report_to or ()), device=device,

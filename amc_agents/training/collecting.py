@@ -10,7 +10,6 @@ import asyncio
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,12 @@ import numpy as np
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.config import Config
 from amc_agents.errors import CheckpointError, ConfigurationError, PopulationError
-from amc_agents.population.conclusion import counted_notes, quiet_notes
+from amc_agents.population.conclusion import counted_notes
 from amc_agents.population.wrap import amc
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
 from amc_agents.runtime.effects import attempts_of
-from amc_agents.smc import Adaptive, Never
-from amc_agents.training.branching import Branching
+from amc_agents.smc import Never
 from amc_agents.training.dataset import (
     LoggedTrajectory,
     collected_tasks,
@@ -68,7 +66,6 @@ def collect(
     n_concurrent: int = 8,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     commit_tools: str | Sequence[str] = (),
-    branching: Branching | None = None,
     search: Search | None = None,
     play: Rollouts | None = None,
     progress: Callable[[CollectionProgress], None] | None = None,
@@ -91,7 +88,6 @@ def collect(
         commit_tools: names of the tools that are commits at run time. Here each trajectory calls them in its own world,
             and nothing waits. They are stored with each trajectory, so that value models also learn from the
             states in which such a call was pending.
-        branching: how the trajectories of a task branch; None: they are independent.
         search: draw the trajectories from AMC's weighted particles, to train a policy on them; None: independent ones.
         play: draws the trajectories of a task elsewhere, such as on a cluster, with the same agent; None: here.
         progress: called after each task.
@@ -109,14 +105,13 @@ def collect(
     commits = commit_names(commit_tools)
     options["tools"] = {**options.get("tools", {}), **dict.fromkeys(commits, "world")}
     rollouts = amc_rollouts(
-        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, branching=branching, search=search,
-        **options,
+        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, search=search, **options,
     )  # fmt: skip
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
     if commits:
         recorded["commit_tools"] = list(commits)
-    recorded |= branching_settings(branching) | ({} if search is None else search.settings)
-    with quiet_notes() if branching else counted_notes():
+    recorded |= {} if search is None else search.settings
+    with counted_notes():
         return asyncio.run(
             collect_from(
                 play or rollouts, tasks, out, policy=policy, settings=recorded, seed=seed, n_concurrent=n_concurrent,
@@ -132,7 +127,6 @@ def amc_rollouts(
     *,
     horizon: int = 50,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
-    branching: Branching | None = None,
     search: Search | None = None,
     **options: Any,
 ) -> Rollouts:
@@ -145,7 +139,7 @@ def amc_rollouts(
     _refuse_commits(agent, options)
 
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
-        draw = partial(independent_trajectories, branching=branching) if search is None else search.trajectories
+        draw = independent_trajectories if search is None else search.trajectories
         return await draw(
             agent, inputs(task) if inputs else {"messages": [("user", task.instruction)]}, n_trajectories,
             horizon=horizon, seed=seed, environment=lambda state: (environment(), task), **options,
@@ -161,7 +155,6 @@ async def independent_trajectories(
     *,
     horizon: int,
     seed: int,
-    branching: Branching | None = None,
     **options: Any,
 ) -> list[Trajectory]:
     """Run an agent N times by `amc` without resampling, and return the trajectories of the particles that did not fail.
@@ -172,28 +165,17 @@ async def independent_trajectories(
         n_trajectories: N.
         horizon: maximum number of steps.
         seed: seed of the run.
-        branching: how the trajectories branch; None: they are independent.
         **options: other arguments of `amc`.
     """
-    sizes: dict[str, Any] = {"n_particles": n_trajectories, "resample": Never()}
-    if branching is not None:
-        # All weights are equal, so every particle gets two offspring where the population doubles.
-        sizes = {
-            "n_particles": Adaptive(branching.starts(n_trajectories), n_trajectories),
-            "resample": branching.schedule(horizon, seed),
-            "hide_rewards": True,
-            "beta": 1.0,  # A chosen beta would wait for values that differ before it splits.
-            "finished": "keep",
-            "select": "weight",
-        }
-    graph = amc(agent, critic="uniform", config=Config(), horizon=horizon, seed=seed, **sizes, **options)
+    graph = amc(
+        agent, critic="uniform", config=Config(), n_particles=n_trajectories, resample=Never(), horizon=horizon,
+        seed=seed, **options,
+    )  # fmt: skip
     run = await graph.arun(given)
     await run.aclose()
     trajectories = run.population.trajectories
     failures = run.population.failed or (False,) * len(trajectories)
-    kept = [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
-    # If all ended before a split, there was nothing left to split.
-    return kept * (n_trajectories // len(trajectories))
+    return [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
 
 
 async def collect_from(
@@ -267,13 +249,6 @@ async def collect_from(
     finally:
         flush()
     return collected
-
-
-def branching_settings(branching: Branching | None) -> dict[str, Any]:
-    """Return what a dataset records of the branching; empty without."""
-    if branching is None:
-        return {}
-    return {"branches": branching.branches, **({"branch_at": list(branching.at)} if branching.at else {})}
 
 
 def _refuse_commits(agent: Any, options: Mapping[str, Any]) -> None:

@@ -27,7 +27,6 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.plan import CRAFTING, ComparisonPlan
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.metrics import print_metrics
@@ -46,6 +45,12 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     )
     tasks = plan.tasks()
     model = EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature)
+    agent, spec = plain_text_agent(model), plan.world_spec
+    branching = None
+    if options.branches is not None:
+        from branching import Branching  # beside this script
+
+        branching = Branching(options.branches)
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(tasks))
 
@@ -53,21 +58,23 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
             bar.update(line, completed=progress.tasks)
 
         collect(
-            plain_text_agent(model),
+            agent,
             tasks,
-            plan.world_spec.make,
+            spec.make,
             options.trajectories,
             options.data[0],
-            horizon=plan.world_spec.horizon,
+            horizon=spec.horizon,
             policy=policy_name(options.player or options.folder),
             settings={
                 "temperature": options.temperature,
                 "split": SPLIT,
                 **({"first_task": options.first} if options.first else {}),
+                **(branching.settings if branching else {}),
                 **({"optimal_steps": options.optimal_steps} if band else {"world": options.world}),
             },
             seed=options.seed,
-            branching=None if options.branches is None else Branching(options.branches),
+            play=branching
+            and branching.rollouts(agent, plan.world_spec.make, options.trajectories, horizon=plan.world_spec.horizon),
             progress=show,
         )
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.embedded.weights import model_folder
-from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.value.objective import Objective
@@ -50,6 +49,9 @@ from reproduce.dose.playing import _Silent, areas, read
 from reproduce.levers.ranking_loss import ranking_loss
 from reproduce.levers.summed import Summed
 from reproduce.levers.taught import Grade, Key, by_planner, by_rollouts, grades_of, targets
+
+if TYPE_CHECKING:
+    from branching import Branching
 
 RUNS = Path("runs/levers")
 RAW = Path("docs/results/levers/raw/auc.jsonl.gz")
@@ -97,6 +99,8 @@ class Lever:
     """Targets are returns minus the mean return of their task: only differences within a task remain."""
     ranked: bool = False
     """Cross-entropy plus a pairwise loss of the states of a task at the same step."""
+    td: float | None = None
+    """lambda of TD(lambda), instead of returns."""
     grades: str | None = None
     """Targets of unfinished states, by `GRADES`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -116,7 +120,7 @@ LEVERS = {
         "a pairwise loss within task and step, added to the cross-entropy", ranked=True, settings={"packing": False}
     ),
     MORE: Lever("four times the data: 480 tasks, 8 runs each", Data(tasks=480, total=3840)),
-    "td": Lever("TD(.9) instead of returns", settings={"objective": replace(BCE, td_lambda=0.9)}),
+    "td": Lever("TD(.9) instead of returns", td=0.9, settings={"packing": False}),
     "taught": Lever("the planner's grade of each state as its target, instead of the return", grades="planner"),
     "vpi": Lever(f"V^pi of each state by {N_ROLLOUTS} rollouts as its target, instead of the return", grades="vpi"),
 }
@@ -127,15 +131,23 @@ def tasks_of(data: Data) -> list[Task]:
     return list(world(BOTH).tasks(data.tasks, "train", FIRST["fit"]))
 
 
+def _branching(branches: int) -> Branching:
+    from branching import Branching  # only the rows of branches need PYTHONPATH=reproduce/crafting
+
+    return Branching(branches)
+
+
 def collected(data: Data) -> list[Trajectory]:
     """Play what is missing of the data, and return it."""
     folder = RUNS / "data" / data.name
     tasks = tasks_of(data)
     model = EmbeddedChatModel(model=str(POLICY), temperature=data.temperature)
+    agent, make, horizon, n = plain_text_agent(model), world(BOTH).make, world(BOTH).horizon, data.total // data.tasks
+    branching = None if data.branches is None else _branching(data.branches)
     collect(
-        plain_text_agent(model), tasks, world(BOTH).make, data.total // data.tasks, folder, horizon=world(BOTH).horizon,
-        policy="workshop", settings={"temperature": data.temperature},
-        branching=None if data.branches is None else Branching(data.branches),
+        agent, tasks, make, n, folder, horizon=horizon, policy="workshop",
+        settings={"temperature": data.temperature, **(branching.settings if branching else {})},
+        play=branching.rollouts(agent, make, n, horizon=horizon) if branching else None,
     )  # fmt: skip
     return list(read_trajectories(folder))
 
@@ -152,6 +164,8 @@ def train(name: str, seed: int) -> None:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         if lever.ranked:
             stack.enter_context(ranking_loss())
+        if lever.td is not None:
+            stack.enter_context(td_loss(lever.td))
         if lever.grades is not None:
             stack.enter_context(targets(graded(lever.data, data, lever.grades)))
         train_value(POLICY, centred(data) if lever.centred else data, scratch, settings, anyway=True)

@@ -38,7 +38,7 @@ class _WholeTasks(StepPlan):
 
 def _loss(scores: Tensor, batch: Mapping[str, Tensor], objective: Objective) -> Tensor:
     usual = loss(scores, batch, objective)
-    if "follows" not in batch:  # the held-out loss
+    if "mark_rows" not in batch:  # the held-out loss
         return usual
     return usual + len(scores) * pairwise(scores, batch)
 
@@ -48,7 +48,7 @@ def pairwise(scores: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
 
     Args:
         scores: `[M]` scores at the marks.
-        batch: of `loader.collate`, not packed.
+        batch: of `collate`, not packed.
     """
     rows, targets = batch["mark_rows"], batch["targets"].to(scores)
     first = torch.cat([rows.new_ones(1, dtype=torch.bool), rows[1:] != rows[:-1]])

@@ -76,7 +76,6 @@ def test_the_target_counts_what_the_call_will_earn(tmp_path, target, expected):
     whole, pending = rows_of(tmp_path, records, objective=Objective(target=target))
     assert pending.targets == (expected,)
     assert pending.states == (2,)
-    assert pending.rewards == (1.0,)
     assert pending.final == (False,)
     assert pending.marks == (len(pending.ids) - 1,)
     assert pending.success == whole.success

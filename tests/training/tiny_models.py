@@ -63,11 +63,11 @@ def rows(count: int = 3, states: int = 4, seed: int = 1) -> list[TargetRow]:
         length = 14 + 5 * number
         ids = torch.randint(4, 64, (length,), generator=draw).tolist()
         earlier = sorted(torch.randperm(length - 3, generator=draw)[: states - 1].add(2).tolist())
-        targets, rewards, weights = (torch.randn(states, generator=draw).tolist() for _ in range(3))
+        targets, weights = (torch.randn(states, generator=draw).tolist() for _ in range(2))
         drawn.append(
             TargetRow(
                 ids=tuple(ids), marks=(*earlier, length - 1), states=tuple(range(states)), targets=tuple(targets),
-                final=(*[False] * (states - 1), True), success=True, rewards=tuple(rewards),
+                final=(*[False] * (states - 1), True), success=True,
                 weights=tuple(abs(one) for one in weights),
             )
         )  # fmt: skip

@@ -1,7 +1,14 @@
-"""A walk on the whole numbers that ends at its lowest number, as a forkable world."""
+"""A walk on the whole numbers that ends at its lowest number, as a forkable world, and a policy that walks."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+
+from amc_agents.models.seeding import particle_rng
 from amc_agents.types import Task, TimeStep
 
 
@@ -23,3 +30,19 @@ class Walk:
 
     async def close(self) -> None:
         return None
+
+
+calls = Counter()
+
+
+class Steps(BaseChatModel):
+    """Walks up or down with probability 1/2 each, and counts its calls."""
+
+    @property
+    def _llm_type(self):
+        return "steps"
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        calls["policy"] += 1
+        action = "up" if particle_rng().random() < 0.5 else "down"
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(f"Action: {action}"))])

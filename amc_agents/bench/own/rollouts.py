@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.bench.run_files import HOPELESS, causes_of, described, stops
 from amc_agents.errors import AmcError
-from amc_agents.training.branching import Branching
 from amc_agents.training.collecting import Rollouts, independent_trajectories
 from amc_agents.training.searching import Search
 from amc_agents.types import Task, Trajectory
@@ -24,7 +22,6 @@ class OwnRollouts:
     """Trajectories of each task."""
     temperature: float
     horizon: int
-    branching: Branching | None = None
     search: Search | None = None
     """Draws the trajectories from AMC's weighted particles; None: independent ones."""
     play: Rollouts | None = None
@@ -47,8 +44,7 @@ class OwnRollouts:
     async def draw(self, task: Task, seed: int) -> Sequence[Trajectory]:
         """Draw the trajectories of a task in this process."""
         graph = self.own.make_agent(self.temperature)
-        independent = partial(independent_trajectories, branching=self.branching)
-        trajectories = await (independent if self.search is None else self.search.trajectories)(
+        trajectories = await (independent_trajectories if self.search is None else self.search.trajectories)(
             graph, self.own.input_of(task), self.n_trajectories, horizon=self.horizon, seed=seed,
             **self.own.arguments_for(task, graph),
         )  # fmt: skip

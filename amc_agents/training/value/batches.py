@@ -145,8 +145,7 @@ def collate(rows: Sequence[TargetRow], pad_id: int, *, packed: bool = False) -> 
 
     Returns:
         input_ids `[B, S]`; position_ids `[1, S]`, packed only; and for the marks of all rows, in order: mark_rows,
-        mark_columns `[M]` (their places), targets, weights, rewards `[M]` float32, follows `[M]` (index of the mark of
-        the next state in the row, -1 for the last), ends `[M]` (whether the state is the end of its trajectory).
+        mark_columns `[M]` (their places), targets and weights `[M]` float32.
 
     Raises:
         ConfigurationError: a mark is the padding token.
@@ -175,12 +174,8 @@ def collate(rows: Sequence[TargetRow], pad_id: int, *, packed: bool = False) -> 
         batch["input_ids"] = ids
         batch["mark_rows"] = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(counts))
         batch["mark_columns"] = torch.cat(columns)
-    for name in ("targets", "weights", "rewards"):
+    for name in ("targets", "weights"):
         batch[name] = torch.tensor([value for row in rows for value in getattr(row, name)], dtype=torch.float32)
-    follows = torch.arange(1, sum(counts) + 1)
-    follows[torch.tensor(counts).cumsum(0) - 1] = -1
-    batch["follows"] = follows
-    batch["ends"] = torch.tensor([final for row in rows for final in row.final])
     return batch
 
 

@@ -49,8 +49,6 @@ class Objective:
     """Temperature of eq. 5 (soft) or of the weights (weighted), in reward units; None for other objectives."""
     soft: bool = False
     """Use the targets of eq. 5. They differ from those of eq. 7 only with several trajectories per task."""
-    td_lambda: float = 1.0
-    """1: Monte Carlo, as in the paper. Less than 1: TD(lambda), targets that use the model's values of later states."""
 
     def __post_init__(self) -> None:
         """Refuse combinations without a meaning."""
@@ -58,8 +56,6 @@ class Objective:
             raise ConfigurationError(f"loss is {quoted(self.loss)}: expected 'squared', 'weighted' or 'bce'")
         if self.target not in ("future", "return"):
             raise ConfigurationError(f"target is {quoted(self.target)}: expected 'future' or 'return'")
-        if not 0 <= self.td_lambda <= 1:
-            raise ConfigurationError(f"td_lambda is {self.td_lambda}: expected 0 to 1 (1: Monte Carlo)")
         if self.beta is not None and not 0 < self.beta < math.inf:
             raise ConfigurationError(f"beta is {self.beta}: expected a positive number, in reward units")
         self._check_beta()
@@ -68,11 +64,6 @@ class Objective:
         if self.soft and self.loss == "weighted":
             raise ConfigurationError(
                 "soft and loss='weighted' both favour high returns: choose soft (eq. 5) or weighted (table 7)"
-            )
-        if self.soft and self.td_lambda < 1:
-            raise ConfigurationError(
-                f"soft with td_lambda {self.td_lambda}: the values along a trajectory do not add up to a log-mean-exp "
-                "over several trajectories; use td_lambda=1 with soft, or soft=False"
             )
         user = "soft" if self.soft else "loss='weighted'" if self.loss == "weighted" else None
         if user is not None and self.beta is None:

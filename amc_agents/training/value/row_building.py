@@ -154,7 +154,6 @@ def _write_trajectory(
     states = np.zeros(len(trajectory.steps) + 1, MARK)
     states["state"] = np.arange(len(states))
     states["target"] = state_returns(trajectory, objective)
-    states["reward"][:-1] = [step.reward for step in trajectory.steps]
     states["final"][-1] = True
     if objective.soft:
         states["key"] = state_keys(trajectory)

@@ -42,13 +42,11 @@ class TargetRow:
     """`[S]` whether the state is the end of its trajectory, with no return to come."""
     success: bool
     """Whether the whole return of the trajectory counts as a success."""
-    rewards: tuple[float, ...]
-    """`[S]` reward of the step that leaves each state; 0 at the end of the trajectory."""
     weights: tuple[float, ...]
     """`[S]` weight of each mark in the loss; 1.0 for objectives without weights."""
 
 
-VERSION = 1
+VERSION = 2
 """Version of the layout."""
 
 TOKEN = np.dtype("<i4")
@@ -57,7 +55,6 @@ MARK = np.dtype(
         ("column", "<i4"),  # index in the row at which the state is scored
         ("state", "<i4"),  # number t of the state
         ("target", "<f8"),
-        ("reward", "<f8"),  # of the step that leaves the state
         ("final", "?"),
         ("key", "<u8", 2),  # fingerprint of the state; 0 if the objective does not need it
     ]
@@ -236,7 +233,6 @@ class ValueRows(Sequence[TargetRow]):
             targets=tuple(targets.tolist()),
             final=tuple(marks["final"].tolist()),
             success=bool(row["success"]),
-            rewards=tuple(marks["reward"].tolist()),
             weights=(1.0,) * len(targets) if self._weights is None else tuple(self._weights.of(targets).tolist()),
         )
 

@@ -16,7 +16,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -370,13 +369,13 @@ class _ProgressReport(TrainerCallback):
 
 
 def _held_out_loss(prediction: EvalPrediction, settings: ValueTrainingSettings) -> dict[str, float]:
-    """Return the mean loss over the marks of the held-out rows, with Monte-Carlo targets."""
+    """Return the mean loss over the marks of the held-out rows."""
     labels = np.asarray(prediction.label_ids)
     is_mark = labels[..., 1] != _PADDING  # weights are not negative
     targets, weights = torch.from_numpy(labels[is_mark]).unbind(-1)
     scores = torch.from_numpy(np.asarray(prediction.predictions)[is_mark])
     batch = {"targets": targets, "weights": weights}
-    total = value_loss(scores.double(), batch, replace(settings.objective, td_lambda=1.0))
+    total = value_loss(scores.double(), batch, settings.objective)
     return {"loss": float(total) / len(scores)}
 
 

@@ -25,8 +25,7 @@ from amc_agents.training.policy.trainer import mean_loss
 from amc_agents.training.policy.training import EMBEDDED, FILE, distill
 from amc_agents.training.searching import Search
 from amc_agents.types import Step, Task, Trajectory
-from tests.training.test_branching import Steps
-from tests.training.walks import Walk
+from tests.training.walks import Steps, Walk
 
 GOOD, BAD = (Step(f"get 2 {item}", "Got it", "I need it") for item in ("flint", "bone"))
 QUICK = replace(EMBEDDED, learning_rate=3e-3, epochs=2, batch_size=4)

@@ -140,23 +140,19 @@ def test_the_head_is_applied_only_to_marks():
 
 def test_a_batch_holds_the_targets_of_each_mark():
     whole = rows(count=2, states=3)
-    ended = [whole[0], replace(whole[1], final=(False,) * 3)]
-    batch = collate(ended, PAD)
+    batch = collate(whole, PAD)
     assert batch["input_ids"].shape == (2, 19)
     assert batch["input_ids"][0, 14:].tolist() == [PAD] * 5
     assert batch["mark_rows"].tolist() == [0, 0, 0, 1, 1, 1]
     assert batch["mark_columns"].tolist() == [*whole[0].marks, *whole[1].marks]
-    assert batch["follows"].tolist() == [1, 2, -1, 4, 5, -1]
-    assert batch["ends"].tolist() == [False, False, True, False, False, False]
-    for name in ("targets", "rewards", "weights"):
-        expected = [value for row in ended for value in getattr(row, name)]
+    for name in ("targets", "weights"):
+        expected = [value for row in whole for value in getattr(row, name)]
         assert batch[name].tolist() == pytest.approx(expected, abs=1e-6)
-    packed = collate(ended, PAD, packed=True)
+    packed = collate(whole, PAD, packed=True)
     assert packed["input_ids"].tolist() == [[*whole[0].ids, *whole[1].ids]]
     assert packed["position_ids"].tolist() == [[*range(14), *range(19)]]
     assert packed["mark_rows"].tolist() == [0] * 6
     assert packed["mark_columns"].tolist() == [*whole[0].marks, *(14 + mark for mark in whole[1].marks)]
-    assert packed["follows"].tolist() == batch["follows"].tolist()
 
 
 def test_a_mark_on_the_padding_token_is_refused():

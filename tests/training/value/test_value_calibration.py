@@ -166,7 +166,7 @@ def test_some_held_out_tasks_are_only_for_calibration():
 
 ROW = TargetRow(
     ids=(1, 2, 3, 4), marks=(1, 3), states=(0, 1), targets=(1.0, 0.0), final=(False, True), success=True,
-    rewards=(1.0, 0.0), weights=(1.0, 1.0),
+    weights=(1.0, 1.0),
 )  # fmt: skip
 
 

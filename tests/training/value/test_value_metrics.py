@@ -12,7 +12,7 @@ from amc_agents.training.value.rows import TargetRow
 def row(success, targets, states=(0, 1, 2)):
     final = tuple(state == 2 for state in states)
     zeros = (0.0,) * len(states)
-    return TargetRow((1,) * len(states), tuple(range(len(states))), states, targets, final, success, zeros, zeros)
+    return TargetRow((1,) * len(states), tuple(range(len(states))), states, targets, final, success, zeros)
 
 
 def test_final_states_count_only_in_the_loss():

@@ -123,20 +123,14 @@ def test_weights_in_pieces_are_those_of_the_whole(pieces):
     np.testing.assert_allclose(weights_of(pieces, 0.7), expected, rtol=1e-12)
 
 
-def test_rows_carry_rewards_and_weights():
+def test_rows_carry_weights():
     steps = (Step("a", reward=0.5), Step("b"), Step("c", reward=1.0))
     whole = Trajectory(TASK, steps, done=True)
     (row,) = target_rows([whole], ENCODER)
-    assert row.rewards == (0.5, 0.0, 1.0, 0.0)
     assert row.weights == (1.0,) * 4
     (row,) = target_rows([whole], ENCODER, Objective(loss="weighted", beta=1.0))
     expected = np.exp([1.5, 1.0, 1.0, 0.0])
     np.testing.assert_allclose(row.weights, expected / expected.mean(), rtol=1e-14)
-    # In windows, each state's figures stay with it.
-    narrow = Encoder(PLAIN, lambda text: list(text.encode()), max_tokens=90)
-    rows = target_rows([whole], narrow)
-    assert len(rows) > 1
-    assert [reward for row in rows for reward in row.rewards] == [0.5, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +138,12 @@ def test_rows_carry_rewards_and_weights():
     [
         ({"loss": "huber"}, "'huber'.*'squared', 'weighted' or 'bce'"),
         ({"target": "past"}, "'past'.*'future' or 'return'"),
-        ({"td_lambda": 1.5}, "1.5.*0 to 1"),
         ({"beta": 0.0, "soft": True}, "beta is 0.0.*positive"),
         ({"beta": math.inf, "soft": True}, "beta is inf.*positive"),
         ({"soft": True}, "soft needs beta"),
         ({"loss": "weighted"}, "loss='weighted' needs beta"),
         ({"beta": 1.0}, "beta is 1.0.*leave it out"),
         ({"beta": 1.0, "soft": True, "loss": "weighted"}, "choose soft .* or weighted"),
-        ({"beta": 1.0, "soft": True, "td_lambda": 0.9}, "0.9.*td_lambda=1 with soft"),
     ],
 )
 def test_objectives_without_a_meaning_are_refused(settings, message):

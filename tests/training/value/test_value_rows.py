@@ -71,14 +71,13 @@ def target_rows(trajectories, encoder, objective=None, *, success=1.0):
         weights = [one / np.mean(np.concatenate(tilted)) for one in tilted]
     rows = []
     for trajectory, target, weight in zip(trajectories, targets, weights, strict=True):
-        rewards = [*(step.reward for step in trajectory.steps), 0.0]
         for row in encoder.rows(trajectory):
             chosen = list(row.states)
             rows.append(
                 TargetRow(
                     row.ids, row.marks, row.states, tuple(target[chosen].tolist()),
                     tuple(t == len(trajectory.steps) for t in chosen), trajectory.return_ >= success,
-                    tuple(rewards[t] for t in chosen), tuple(weight[chosen].tolist()),
+                    tuple(weight[chosen].tolist()),
                 )
             )  # fmt: skip
     return rows
@@ -264,7 +263,7 @@ def test_damaged_rows_are_named(data, tmp_path):
     (folder / "ids.bin").write_bytes(ids)
     about = json.loads((folder / "rows.json").read_text())
     (folder / "rows.json").write_text(json.dumps(about | {"version": 0}))
-    with pytest.raises(CheckpointError, match="layout 0, expected 1"):
+    with pytest.raises(CheckpointError, match="layout 0, expected 2"):
         again()
     (folder / "rows.json").unlink()
     with pytest.raises(CheckpointError, match=r"rows.json.*remove it"):

@@ -1,4 +1,4 @@
-"""Collect trajectories that branch: several continuations of the same state.
+"""Collect trajectories that branch: several continuations of the same state. The library has no such option.
 
 Independent trajectories of a task rarely meet after the first steps, so every state has a single return, which is a
 noisy target. Trajectories that share a prefix give a state several returns: the mean-exp of eq. 5 averages over them,
@@ -7,12 +7,18 @@ and so does the squared error of eq. 7 (AMC, section 2.3).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from amc_agents import amc
+from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
-from amc_agents.smc import AtSteps
+from amc_agents.smc import Adaptive, AtSteps
+from amc_agents.training.collecting import Rollouts
+from amc_agents.types import Environment, Task, Trajectory
 
 _LABEL = 0xB7A4C
 """Keeps the draw of the steps apart from other draws with the same seed."""
@@ -75,3 +81,36 @@ class Branching:
             )
         rng = np.random.default_rng([_LABEL, seed])
         return AtSteps(*sorted(rng.choice(steps, self.splits, replace=False).tolist()))
+
+    def rollouts(
+        self, agent: Any, environment: Callable[[], Environment], n_trajectories: int, *, horizon: int
+    ) -> Rollouts:
+        """Draw branching trajectories by `amc`: `collect(..., play=...)`.
+
+        Raises:
+            ConfigurationError: `n_trajectories` is no multiple of the branches.
+        """
+        starts = self.starts(n_trajectories)
+
+        async def play(task: Task, seed: int) -> list[Trajectory]:
+            # All weights are equal, so every particle gets two offspring where the population doubles. A chosen beta
+            # would wait for values that differ before it splits.
+            graph = amc(
+                agent, critic="uniform", config=Config(), n_particles=Adaptive(starts, n_trajectories),
+                resample=self.schedule(horizon, seed), hide_rewards=True, beta=1.0, finished="keep", select="weight",
+                horizon=horizon, seed=seed, environment=lambda state: (environment(), task),
+            )  # fmt: skip
+            run = await graph.arun({"messages": [("user", task.instruction)]})
+            await run.aclose()
+            trajectories = run.population.trajectories
+            failures = run.population.failed or (False,) * len(trajectories)
+            kept = [trajectory for trajectory, failed in zip(trajectories, failures, strict=True) if not failed]
+            # If all ended before a split, there was nothing left to split.
+            return kept * (n_trajectories // len(trajectories))
+
+        return play
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a dataset records of it."""
+        return {"branches": self.branches, **({"branch_at": list(self.at)} if self.at else {})}
