@@ -46,11 +46,12 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     tasks = plan.tasks()
     model = EmbeddedChatModel(model=options.player or str(options.folder), temperature=options.temperature)
     agent, spec = plain_text_agent(model), plan.world_spec
-    branching = None
+    branching, play = None, None
     if options.branches is not None:
         from branching import Branching  # beside this script
 
         branching = Branching(options.branches)
+        play = branching.rollouts(agent, spec.make, options.trajectories, horizon=spec.horizon)
     with Bar(console=console) as bar:
         line = bar.add_task("collecting", total=len(tasks))
 
@@ -73,8 +74,7 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
                 **({"optimal_steps": options.optimal_steps} if band else {"world": options.world}),
             },
             seed=options.seed,
-            play=branching
-            and branching.rollouts(agent, plan.world_spec.make, options.trajectories, horizon=plan.world_spec.horizon),
+            play=play,
             progress=show,
         )
 
