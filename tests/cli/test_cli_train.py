@@ -27,7 +27,7 @@ def flat(settings):
 @pytest.mark.parametrize(
     ("command", "settings", "flags"),
     [
-        ("value", ValueTrainingSettings(), 25),
+        ("value", ValueTrainingSettings(), 24),
         ("verdict", VerdictTrainingSettings(), 4),
         ("goal", GoalTrainingSettings(), 14),
     ],
