@@ -32,6 +32,7 @@ from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.metrics import print_metrics
 from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.train_value import EMBEDDED, TrainingProgress, train_value
+from reproduce.crafting.branching import Branching
 
 SPLIT = "train"
 
@@ -48,8 +49,6 @@ def collect_data(options: argparse.Namespace, console: Console) -> None:
     agent, spec = plain_text_agent(model), plan.world_spec
     branching, play = None, None
     if options.branches is not None:
-        from branching import Branching  # beside this script
-
         branching = Branching(options.branches)
         play = branching.rollouts(agent, spec.make, options.trajectories, horizon=spec.horizon)
     with Bar(console=console) as bar:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task, Trajectory
 from reproduce.beyond.filtering import independent
 from reproduce.beyond.play import Policy
+from reproduce.crafting.branching import Branching
 from reproduce.dose.doses import BOTH
 from reproduce.dose.draws import Forest
 from reproduce.dose.judges import Rollouts, ValueModel
@@ -49,9 +50,7 @@ from reproduce.dose.playing import _Silent, areas, read
 from reproduce.levers.ranking_loss import ranking_loss
 from reproduce.levers.summed import Summed
 from reproduce.levers.taught import Grade, Key, by_planner, by_rollouts, grades_of, targets
-
-if TYPE_CHECKING:
-    from branching import Branching
+from reproduce.levers.td_loss import td_loss
 
 RUNS = Path("runs/levers")
 RAW = Path("docs/results/levers/raw/auc.jsonl.gz")
@@ -131,19 +130,13 @@ def tasks_of(data: Data) -> list[Task]:
     return list(world(BOTH).tasks(data.tasks, "train", FIRST["fit"]))
 
 
-def _branching(branches: int) -> Branching:
-    from branching import Branching  # only the rows of branches need PYTHONPATH=reproduce/crafting
-
-    return Branching(branches)
-
-
 def collected(data: Data) -> list[Trajectory]:
     """Play what is missing of the data, and return it."""
     folder = RUNS / "data" / data.name
     tasks = tasks_of(data)
     model = EmbeddedChatModel(model=str(POLICY), temperature=data.temperature)
     agent, make, horizon, n = plain_text_agent(model), world(BOTH).make, world(BOTH).horizon, data.total // data.tasks
-    branching = None if data.branches is None else _branching(data.branches)
+    branching = None if data.branches is None else Branching(data.branches)
     collect(
         agent, tasks, make, n, folder, horizon=horizon, policy="workshop",
         settings={"temperature": data.temperature, **(branching.settings if branching else {})},

@@ -7,6 +7,7 @@ import pytest
 
 from amc_agents.envs.registry import world
 from amc_agents.envs.workshop import solution_from
+from amc_agents.training.value.objective import Objective
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -127,9 +128,9 @@ def test_the_ranking_loss_compares_states_of_a_task_at_the_same_step():
     assert pairwise(scores, batch).item() == 0
 
 
-def test_td_targets_are_those_of_a_calculation_by_hand(levers):
-    torch = importlib.import_module("torch")
-    # Rewards 0.5, 0, 1, then the end; values 0.2, 0.4, 0.6, 0.9; lambda 0.5; the second row is a window
+def test_td_targets_are_those_of_a_calculation_by_hand():
+    # Rewards 0.5, 0, 1, then the end; values 0.2, 0.4, 0.6, 0.9; lambda 0.5; the second row is a
+    # window before the end.
     #   y2 = 1 (the return at the end is known), y1 = 0.5 x 0.6 + 0.5 x 1 = 0.8, y0 = 0.5 + 0.5 x 0.4 + 0.5 x 0.8 = 1.1
     batch = {
         "targets": torch.tensor([1.5, 1.0, 1.0, 0.0, 1.5, 1.0]),
@@ -137,6 +138,5 @@ def test_td_targets_are_those_of_a_calculation_by_hand(levers):
         "ends": torch.tensor([False, False, False, True, False, False]),
     }
     scores = torch.tensor([0.2, 0.4, 0.6, 0.9, 0.2, 0.4])
-    td_targets = importlib.import_module("td_loss").td_targets
-    found = td_targets(scores, batch, importlib.import_module("levers").Objective(), 0.5)
+    found = td_targets(scores, batch, Objective(), 0.5)
     assert found.tolist() == pytest.approx([1.1, 0.8, 1.0, 0.0, 1.2, 1.0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -13,17 +12,10 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps
 from amc_agents.types import Task
+from reproduce.crafting.branching import Branching
 from tests.training.walks import Steps, Walk, calls
 
 TASK = Task("walk", "Walk.")
-
-
-@pytest.fixture(scope="module")
-def Branching():
-    """The class, whose module is in no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend("reproduce/crafting")
-        yield import_module("branching").Branching
 
 
 def paths(branching, seed, n=8, horizon=6, lowest=-99):
@@ -31,7 +23,7 @@ def paths(branching, seed, n=8, horizon=6, lowest=-99):
     return [tuple(s.action for s in t.steps) for t in asyncio.run(rollouts(TASK, seed))]
 
 
-def test_trajectories_share_their_past_up_to_the_splits(Branching):
+def test_trajectories_share_their_past_up_to_the_splits():
     told = paths(Branching(4, (2, 4)), seed=1)
     assert len(told) == 8
     # Two trajectories until step 2, four until step 4: at most so many different prefixes.
@@ -42,7 +34,7 @@ def test_trajectories_share_their_past_up_to_the_splits(Branching):
     assert len({path for seed in range(4) for path in paths(Branching(4, (2, 4)), seed)}) > 8
 
 
-def test_a_prefix_is_paid_once(Branching):
+def test_a_prefix_is_paid_once():
     calls.clear()
     paths(Branching(4, (2, 4)), seed=0)
     # 2 x 2 steps, then 4 x 2, then 8 x 2, instead of 8 x 6.
@@ -50,7 +42,7 @@ def test_a_prefix_is_paid_once(Branching):
 
 
 @pytest.mark.thorough
-def test_continuations_of_a_state_are_those_of_the_policy(Branching):
+def test_continuations_of_a_state_are_those_of_the_policy():
     """After any first step, the second goes up half the time."""
     n, ups = 0, 0
     for seed in range(60):
@@ -61,7 +53,7 @@ def test_continuations_of_a_state_are_those_of_the_policy(Branching):
 
 
 @pytest.mark.thorough
-def test_trajectories_that_end_before_a_split_count_as_often_as_others(Branching):
+def test_trajectories_that_end_before_a_split_count_as_often_as_others():
     """Walks end at -1: half of them after the first step. The share of these must not depend on the split."""
     ended = total = 0
     for seed in range(60):
@@ -72,7 +64,7 @@ def test_trajectories_that_end_before_a_split_count_as_often_as_others(Branching
     assert abs(ended / total - 0.5) < 4.5 * 0.5 / np.sqrt(120)
 
 
-def test_steps_are_drawn_for_each_task_in_the_first_half(Branching):
+def test_steps_are_drawn_for_each_task_in_the_first_half():
     drawn = [Branching(4).schedule(20, seed) for seed in range(200)]
     assert drawn[0] == Branching(4).schedule(20, 0)
     assert {step for schedule in drawn for step in schedule.steps} == set(range(1, 11))
@@ -81,7 +73,7 @@ def test_steps_are_drawn_for_each_task_in_the_first_half(Branching):
     assert Branching(2, (2,)).settings == {"branches": 2, "branch_at": [2]}
 
 
-def test_bad_settings_are_refused(Branching):
+def test_bad_settings_are_refused():
     for arguments in ((3,), (1,), (4, (2,)), (4, (2, 2)), (2, (0,))):
         with pytest.raises(ConfigurationError, match="branches"):
             Branching(*arguments)
