@@ -16,7 +16,7 @@ from reproduce.beyond import play  # noqa: E402
 from reproduce.dose import draws, noise  # noqa: E402
 from reproduce.levers import levers, summed, taught  # noqa: E402
 from reproduce.levers.ranking_loss import pairwise  # noqa: E402
-from reproduce.levers.td_loss import td_targets
+from reproduce.levers.td_loss import td_targets  # noqa: E402
 
 
 def test_centred_returns_differ_within_a_task_only():
