@@ -26,7 +26,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amc_agents._lazy import lazy_names as _lazy_names
-from amc_agents._moved import install as _install
 
 if TYPE_CHECKING:
     from amc_agents.budget import Budget
@@ -147,5 +146,3 @@ __getattr__, __dir__ = _lazy_names(
         "use_environment": "runtime.world",
     },
 )
-
-_install()

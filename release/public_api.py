@@ -34,7 +34,6 @@ MODULES = (
     "amc_agents.errors",
     "amc_agents.operations.importing",
     "amc_agents.lac",
-    "amc_agents.middleware",
     "amc_agents.models.embedded",
     "amc_agents.pnlc",
     "amc_agents.population",

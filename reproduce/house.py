@@ -56,12 +56,11 @@ CONTENTS = {
 
 def modules(package: Path) -> dict[str, Path]:
     """Dotted name -> file of every module, except the doors (they only re-export names) and `testing`."""
-    doors = {"__init__.py", "_moved.py", "middleware.py"}
     named = {path.relative_to(package): path for path in package.rglob("*.py")}
     return {
         ".".join((package.name, *relative.with_suffix("").parts)): path
         for relative, path in named.items()
-        if relative.as_posix() not in doors and relative.parts[0] != "testing"
+        if relative.as_posix() != "__init__.py" and relative.parts[0] != "testing"
     }
 
 

@@ -45,8 +45,8 @@ FLOORS = (
     {"serve", "doctor", "report"},
     {"cli"},
 )
-DOORS = {"", "_moved", "middleware"}
-"""Modules that only re-export names; nothing below the command line imports them."""
+DOORS = {""}
+"""The package's own door, which only re-exports names; nothing below the command line imports them."""
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = {
     "torch",

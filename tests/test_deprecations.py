@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
-import subprocess
-import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +11,6 @@ import pytest
 from packaging.version import Version
 
 import amc_agents
-from amc_agents import _moved
 
 PACKAGE = Path(amc_agents.__file__).parent
 STATED = re.compile(r"deprecated in (\d+\.\d+\.\d+) and removed in (\d+\.\d+\.\d+): \w+")
@@ -45,21 +40,17 @@ def fault(message: str, current: str) -> str | None:
 
 
 def messages() -> list[str]:
-    written = [
+    return [
         message
         for path in PACKAGE.rglob("*.py")
-        if path.name != "_moved.py"
         for text in [path.read_text()]
         if "deprecated" in text or "DeprecationWarning" in text
         for message in deprecations(text)
     ]
-    return [*written, *map(_moved.warning, _moved.MOVED)]
 
 
 def test_every_deprecation_names_its_releases_and_is_gone_in_time():
-    said = messages()
-    assert len(said) >= len(_moved.MOVED)
-    assert [(message, wrong) for message in said if (wrong := fault(message, amc_agents.__version__))] == []
+    assert [(message, wrong) for message in messages() if (wrong := fault(message, amc_agents.__version__))] == []
 
 
 @pytest.mark.parametrize(
@@ -93,46 +84,3 @@ def test_what_is_wrong_with_a_deprecation(message, current, wrong):
 )
 def test_deprecations_are_found_in_code(source, said):
     assert [*deprecations(source)] == said
-
-
-# --- modules that have moved --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def forgotten():
-    """As in a process that has imported no old path yet."""
-    old = {name: sys.modules.pop(name) for name in _moved.MOVED if name in sys.modules}
-    yield
-    for name in _moved.MOVED:
-        sys.modules.pop(name, None)
-    sys.modules.update(old)
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_an_old_path_warns_once_at_the_line_that_imports_from_it():
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        from amc_agents.methods.lac import LacSettings, decide  # type: ignore[import-not-found]
-
-        importlib.import_module("amc_agents.methods.lac").Sample  # noqa: B018
-    assert callable(decide)
-    assert LacSettings is not None
-    assert [(str(each.message), each.filename) for each in seen] == [
-        (
-            "amc_agents.methods.lac is deprecated in 0.1.0 and removed in 0.2.0: import from amc_agents.lac.decision",
-            __file__,
-        )
-    ]
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_an_unknown_name_of_an_old_path_is_an_error_without_a_warning():
-    module = importlib.import_module("amc_agents.methods.lac")
-    with pytest.raises(AttributeError, match="nothing"):
-        module.nothing  # noqa: B018
-
-
-@pytest.mark.thorough
-def test_new_paths_do_not_warn():
-    code = "from amc_agents import amc; import amc_agents.cli, amc_agents.lac.decision, amc_agents.psrl"
-    subprocess.run([sys.executable, "-W", "error:amc_agents.", "-c", code], check=True, timeout=120)

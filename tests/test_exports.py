@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import amc_agents
 from amc_agents import errors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +30,6 @@ PUBLIC = {
         "ImportReport LoggedRun Origin Outcomes Reading Refused import_logs read"
     ).split(),
     "amc_agents.lac": "ActorCritic LacSettings actor_critic_model actor_critic_node decide".split(),
-    "amc_agents.middleware": "ActorCritic CritiqueRefine InformationDirected PosteriorSampling".split(),
     "amc_agents.pnlc": "CritiqueRefine PnlcSettings critique_refine_model critique_refine_node decide".split(),
     "amc_agents.population": "AmcGraph AmcSettings amc".split(),
     "amc_agents.psrl": (
@@ -118,3 +121,24 @@ def test_public_signatures_are_the_committed_ones(repository):
     from release.public_api import LISTING, listing
 
     assert (repository / LISTING).read_text() == listing()
+
+
+@pytest.mark.thorough
+def test_no_submodule_hides_a_public_name():
+    # Importing a submodule sets it as an attribute of its package, over a function of the same name.
+    code = (
+        "import pkgutil, importlib, types, amc_agents\n"
+        "names = [m.name for m in pkgutil.walk_packages(amc_agents.__path__, 'amc_agents.')]\n"
+        "for name in names: importlib.import_module(name)\n"
+        "for name in ['amc_agents', *names]:\n"
+        "    module = importlib.import_module(name)\n"
+        "    for public in getattr(module, '__all__', ()):\n"
+        "        assert not isinstance(getattr(module, public), types.ModuleType), (name, public)\n"
+        "from amc_agents import amc\n"
+        "assert callable(amc)\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=120)
+
+
+def test_the_check_above_sees_many_modules():
+    assert len(list(pkgutil.walk_packages(amc_agents.__path__, "amc_agents."))) > 200

@@ -31,7 +31,7 @@ def api_pages(root: Path) -> dict[str, str]:
 
 
 def _modules(module: Any) -> Iterator[Any]:
-    if module.is_init_module or module.path == "amc_agents.middleware":
+    if module.is_init_module:
         yield module
     for name in sorted(module.modules):
         inner = module.modules[name]

@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from amc_agents import CritiqueRefine
 from amc_agents.critics.goal.checkpoint import Calibration
 from amc_agents.critics.goal.embeddings import HashedWords
 from amc_agents.errors import ConfigurationError, DecisionError
-from amc_agents.middleware import CritiqueRefine
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.pnlc.decision import PnlcPrompts
 from amc_agents.testing.scripted import ScriptedChatModel

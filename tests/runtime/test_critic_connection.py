@@ -7,10 +7,10 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 
+from amc_agents import ActorCritic, CritiqueRefine
 from amc_agents.critics.adapting import connect
 from amc_agents.critics.uses import for_amc, for_lac
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticServerError, QuorumLost
-from amc_agents.middleware import ActorCritic, CritiqueRefine
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing import ScriptedChatModel

@@ -22,6 +22,7 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from amc_agents import ActorCritic, CritiqueRefine
 from amc_agents.cli import main
 from amc_agents.config import Config
 from amc_agents.critics import spec as spec_module
@@ -30,7 +31,6 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticSpecError
 from amc_agents.lac.model import LacOptions
 from amc_agents.lac.types import LacSettings
-from amc_agents.middleware import ActorCritic, CritiqueRefine
 from amc_agents.pnlc.model import PnlcOptions
 from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.population.wrap import amc
