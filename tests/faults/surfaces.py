@@ -23,7 +23,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.store.memory import InMemoryStore
 
-from amc_agents import AtSteps, amc, text_agent
+from amc_agents import ActorCritic, AtSteps, CritiqueRefine, amc, text_agent
 from amc_agents.bench.methods import Tuned, amc_hidden
 from amc_agents.bench.runner import compare
 from amc_agents.bench.tuning import Grid, tune
@@ -36,7 +36,6 @@ from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.reading import CompletionsReader
 from amc_agents.critics.verdict.top_k import TopKReader
-from amc_agents.middleware import ActorCritic, CritiqueRefine
 from amc_agents.models.seeding import use_rng
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.training.collecting import amc_rollouts, collect_from

@@ -17,9 +17,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
-from amc_agents import AtSteps, amc
+from amc_agents import ActorCritic, AtSteps, amc
 from amc_agents.errors import ConfigurationError
-from amc_agents.middleware import ActorCritic
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.deciding_middleware import MOST_KEPT, latest
 from amc_agents.testing.scripted import ScriptedChatModel

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.store.sqlite import SqliteStore
 
-from amc_agents.middleware import PosteriorSampling
+from amc_agents import PosteriorSampling
 from amc_agents.psrl.posterior.priors import Beta, Independent
 from amc_agents.testing.exact_roles import exact_roles_model
 from amc_agents.testing.scripted import ScriptedChatModel

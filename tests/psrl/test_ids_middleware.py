@@ -12,8 +12,8 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import tool
 from langgraph.store.memory import InMemoryStore
 
+from amc_agents import InformationDirected
 from amc_agents.errors import ConfigurationError, RoleError
-from amc_agents.middleware import InformationDirected
 from amc_agents.psrl.posterior.priors import UniformOver
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.testing.exact_roles import exact_roles_model

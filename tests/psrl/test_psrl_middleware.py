@@ -16,8 +16,8 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langgraph.types import Command, interrupt
 
+from amc_agents import PosteriorSampling
 from amc_agents.errors import ConfigurationError, RoleError, UpdateError
-from amc_agents.middleware import PosteriorSampling
 from amc_agents.psrl.conversation.journal import OPEN
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.psrl.posterior.updates import InMemoryPosterior
