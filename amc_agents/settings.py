@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.smc.adaptive import Adaptive
-from amc_agents.smc.resampling import resolve_scheme
-from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedule
+from amc_agents.smc.resampling import AtSteps, EssBelow, EveryStep, Never, Schedule, resolve_scheme
 
 Select = Literal["return", "value", "weight", "sample"]
 Finished = Literal["retire", "keep"]
@@ -41,7 +40,7 @@ class AmcSettings:
     """Temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units (AMC eq. 2); "auto": the critic's
     own, if it has one, else chosen at the first weighing that tells particles apart (`smc.halving_beta`)."""
     success_reward: float | None = None
-    """The only return besides 0 (`amc_agents.smc.potentials`); None: any return is possible."""
+    """The only return besides 0 (`amc_agents.smc.weights`); None: any return is possible."""
     select: Select | None = None
     """Criterion by which the answer is picked; None: "return" if rewards are observed, else "value"."""
     finished: Finished = "retire"

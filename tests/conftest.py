@@ -27,7 +27,7 @@ def repository() -> Path:
 def _close_kept_worlds():
     """Close the winners' worlds that a test has left open, which would otherwise wait for the garbage collector."""
     yield
-    module = sys.modules.get("amc_agents.runtime.kept_world")
+    module = sys.modules.get("amc_agents.runtime.world")
     if module is not None:
         module.close_left()
 

@@ -17,7 +17,6 @@ FLOORS = (
         "commits",
         "context",
         "budget",
-        "spending",
         "usage",
         "messages",
         "plain",

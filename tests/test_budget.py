@@ -13,10 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.budget import NOTHING, Amounts, Bound, Budget, Purse
+from amc_agents.budget import (
+    NOTHING,
+    Amounts,
+    Bound,
+    Budget,
+    Purse,
+    charge_in_thread,
+    claim,
+    claimed,
+    claimed_in_thread,
+    paying,
+)
 from amc_agents.errors import BudgetExhausted, ConfigurationError, UnboundedRequest
 from amc_agents.prices import Price
-from amc_agents.spending import charge_in_thread, claim, claimed, claimed_in_thread, paying
 from amc_agents.usage import Usage
 
 

@@ -27,7 +27,7 @@ from amc_agents.lac.text_scoring import TextScorer
 from amc_agents.pnlc.node import critique_refine_model
 from amc_agents.prices import Price
 from amc_agents.quoting import quoted
-from amc_agents.runtime.deciding_model import Sink
+from amc_agents.runtime.deciding import Sink
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings
 from amc_agents.smc import Adaptive, Never

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from amc_agents.budget import Bound
+from amc_agents.budget import Bound, claim
 from amc_agents.critics.render import turn
 from amc_agents.messages import split_turn
 from amc_agents.models.batcher import Batcher
@@ -22,7 +22,6 @@ from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
 from amc_agents.models.embedded.weights import model_folder
 from amc_agents.models.engine import Answer, Request, Sampling
-from amc_agents.spending import claim
 from amc_agents.types import Step, Trajectory
 from amc_agents.usage import Usage, record
 

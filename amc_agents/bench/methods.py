@@ -13,7 +13,7 @@ from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.quoting import quoted
 from amc_agents.settings import AmcSettings, Beta, Finished
 from amc_agents.smc import Adaptive, AtSteps, Never
-from amc_agents.smc.schedule import Schedule
+from amc_agents.smc.resampling import Schedule
 
 
 @dataclass(frozen=True)

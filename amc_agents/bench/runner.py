@@ -31,7 +31,7 @@ from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.features.watchers import watched_as
 from amc_agents.population.wrap import amc
 from amc_agents.run import Run
-from amc_agents.runtime.deciding_model import Sink
+from amc_agents.runtime.deciding import Sink
 from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 

@@ -13,7 +13,7 @@ from amc_agents.bench.tuned import retuned
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.smc import Never
-from amc_agents.smc.schedule import Schedule
+from amc_agents.smc.resampling import Schedule
 
 PlanT = TypeVar("PlanT", bound=Plan)
 

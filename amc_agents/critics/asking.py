@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from pydantic import SecretStr
 
-from amc_agents.concurrency.blocking import BlockingCalls
+from amc_agents.concurrency.gather import BlockingCalls
 from amc_agents.concurrency.rate_gate import politely
 from amc_agents.critics.spec import number
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, CriticSpecError, UnboundedRequest

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import SecretStr
 
 from amc_agents.budget import Bound
-from amc_agents.concurrency.once import Once
+from amc_agents.concurrency.gather import Once
 from amc_agents.critics.adapting import checked_values
 from amc_agents.critics.judge.style import without_role_tokens
 from amc_agents.critics.render import PLAIN, filled_round, turn

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from amc_agents.budget import charge_in_thread
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.text_scoring import Messages, Text, Written, check_temperature, written
 from amc_agents.models.embedded import NumpyLlama, WordTokenizer, model_folder
 from amc_agents.models.sampling import log_softmax
-from amc_agents.spending import charge_in_thread
 from amc_agents.types import FloatArray
 from amc_agents.usage import Usage, record
 

@@ -8,8 +8,7 @@ from langchain.agents.middleware import AgentState
 from langchain.agents.middleware.types import PrivateStateAttr
 
 from amc_agents.lac.model import LacOptions, model_builder
-from amc_agents.runtime.deciding_middleware import DecidingMiddleware, latest
-from amc_agents.runtime.deciding_model import Record
+from amc_agents.runtime.deciding import DecidingMiddleware, Record, latest
 
 
 class ActorCriticState(AgentState[Any]):

@@ -25,10 +25,9 @@ from amc_agents.lac.text_scoring import ChatRescorer, TextScorer
 from amc_agents.lac.types import Prior
 from amc_agents.messages import trajectory_of
 from amc_agents.quoting import quoted
-from amc_agents.runtime.chosen_critic import CriticChoice
-from amc_agents.runtime.deciding_model import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
-from amc_agents.runtime.inner_calls import role_answers
-from amc_agents.runtime.sampling_actor import ChatActor, require_temperature, unbound
+from amc_agents.runtime.calls import CriticChoice
+from amc_agents.runtime.deciding import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
+from amc_agents.runtime.inner_calls import ChatActor, require_temperature, role_answers, unbound
 from amc_agents.settings import OnCriticError
 from amc_agents.types import Step
 

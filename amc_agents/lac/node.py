@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from amc_agents.lac.model import LacOptions, actor_critic_model
-from amc_agents.runtime.deciding_node import deciding_node
+from amc_agents.runtime.deciding import deciding_node
 
 __all__ = ["LacOptions", "actor_critic_model", "actor_critic_node"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from amc_agents.budget import Bound
-from amc_agents.concurrency.once import Once
+from amc_agents.concurrency.gather import Once
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.server.served import LEAST_LOGPROB, OVERWRITTEN, chosen_model, rows_of
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from amc_agents.concurrency.threads import lock_across_forks
+from amc_agents.concurrency.background import lock_across_forks
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.engine import MAX_TOP_LOGPROBS, Answer, Request, Sampling
 from amc_agents.models.replies import Engine, Piece, chunk, result, spoken

@@ -19,10 +19,9 @@ from amc_agents.pnlc.decision import PnlcDecision, PnlcPrompts, PnlcSettings, Pr
 from amc_agents.pnlc.goals import ChatGoalProposer
 from amc_agents.pnlc.thinker import ChatThinker, described
 from amc_agents.pnlc.types import Basis
-from amc_agents.runtime.chosen_critic import CriticChoice
-from amc_agents.runtime.deciding_model import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
-from amc_agents.runtime.inner_calls import role_answers
-from amc_agents.runtime.sampling_actor import unbound
+from amc_agents.runtime.calls import CriticChoice
+from amc_agents.runtime.deciding import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
+from amc_agents.runtime.inner_calls import role_answers, unbound
 from amc_agents.settings import OnCriticError
 from amc_agents.usage import Usage, counting
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from amc_agents.pnlc.model import PnlcOptions, critique_refine_model
-from amc_agents.runtime.deciding_node import deciding_node
+from amc_agents.runtime.deciding import deciding_node
 
 __all__ = ["PnlcOptions", "critique_refine_model", "critique_refine_node"]
 

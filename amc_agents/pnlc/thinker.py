@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from amc_agents.decisions.samples import Sample
 from amc_agents.messages import split_turn, turn_of
 from amc_agents.pnlc.decision import PnlcPrompts
-from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.usage import Usage
 
 

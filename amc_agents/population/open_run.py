@@ -22,9 +22,8 @@ from amc_agents.population.features.watchers import Watcher, end_listening
 from amc_agents.population.system import ParticleSystem
 from amc_agents.population.traced_nodes import facts_of, log_end
 from amc_agents.run import Run
-from amc_agents.runtime.kept_world import KeptWorld
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
-from amc_agents.runtime.world import Worlds
+from amc_agents.runtime.world import KeptWorld, Worlds
 
 _KEY = "__amc_open_run"
 

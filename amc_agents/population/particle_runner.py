@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from amc_agents.budget import Purse
+from amc_agents.budget import Purse, Spender
 from amc_agents.concurrency.rate_gate import RateGate
 from amc_agents.context import change_context
 from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
@@ -28,7 +28,6 @@ from amc_agents.population.time_limits import within
 from amc_agents.runtime.budget_keeper import keep_budgets
 from amc_agents.runtime.door import PendingCall
 from amc_agents.runtime.metering import PolicyMeter, count_requests
-from amc_agents.spending import Spender
 from amc_agents.types import Step, Trajectory
 
 T = TypeVar("T")

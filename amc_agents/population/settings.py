@@ -16,7 +16,7 @@ from amc_agents.population.rewards import RewardFunction, RewardSource
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
-from amc_agents.runtime.chosen_critic import CriticChoice
+from amc_agents.runtime.calls import CriticChoice
 from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
 from amc_agents.smc import Adaptive, Never
 

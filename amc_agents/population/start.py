@@ -19,7 +19,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Overwrite
 from typing_extensions import is_typeddict
 
-from amc_agents.budget import Purse
+from amc_agents.budget import Purse, Spender, spenders
 from amc_agents.concurrency.background import on_background_loop
 from amc_agents.critics.adapting import connect
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, RunTimedOut
@@ -48,7 +48,6 @@ from amc_agents.runtime.known_models import check_affordable, pass_caches_by
 from amc_agents.runtime.metering import PolicyMeter, policy_meter
 from amc_agents.runtime.tracing import RunSpan
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
-from amc_agents.spending import Spender, spenders
 from amc_agents.types import Task
 from amc_agents.usage import Meter, metering
 

@@ -26,11 +26,11 @@ from amc_agents.population.particle import TrajectoryFunction
 from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
 from amc_agents.population.settings import EnvironmentFunction, Settings, WrappedAgent
 from amc_agents.runtime import calls, contract
-from amc_agents.runtime.chosen_critic import CriticChoice, OfferedCritics
+from amc_agents.runtime.calls import CriticChoice, OfferedCritics
+from amc_agents.runtime.contract import patient
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.known_models import pass_caches_by
-from amc_agents.runtime.rate_limits import patient
 from amc_agents.settings import DEFAULTS, SETTING_NAMES, Beta, Emission, Finished, OnCriticError, Select
 from amc_agents.smc import Adaptive, Schedule
 

@@ -27,7 +27,7 @@ from amc_agents.psrl.estimates import Estimator
 from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.budget_keeper import bounded
-from amc_agents.runtime.deciding_model import Record
+from amc_agents.runtime.deciding import Record
 
 Answer = ModelResponse[Any] | AIMessage
 

@@ -33,7 +33,7 @@ from amc_agents.psrl.role_models import RoleModel
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.contract import as_mapping
-from amc_agents.runtime.deciding_model import Record
+from amc_agents.runtime.deciding import Record
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.world import current_environment
 

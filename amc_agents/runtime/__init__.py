@@ -3,11 +3,14 @@
 | file | content |
 |---|---|
 | `contract`, `effects` | check the agent that `amc` wraps, and the declared effects of its tools |
+| `calls` | the context, critic and config of a call |
 | `world` | the worlds of particles, and `current_environment` |
+| `door` | holds a particle at its commit tools |
+| `metering`, `budget_keeper` | count the requests of an agent's models, and reserve them under budgets |
+| `known_models` | the models within reach of an agent, and their caches |
+| `tracing` | the interface of traces, and its default that records nothing |
+| `deciding`, `inner_calls` | chat models that decide, their middleware and node; their requests: code of LAC and PNLC |
 | `text_agent` | a ReAct agent for text worlds |
-| `chosen_critic`, `calls` | the critic, context and config of a call |
-| `deciding_model`, `deciding_middleware`, `deciding_node` | models, middlewares and nodes: code of LAC and PNLC |
-| `sampling_actor`, `inner_calls`, `answer_chunk` | requests inside a deciding model |
-| `metering` | usage of an agent's models |
+| `session_routing` | sends the requests of a conversation to one replica of a server |
 | `store_operations` | operations on LangGraph stores |
 """

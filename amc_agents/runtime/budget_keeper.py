@@ -14,13 +14,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
-from amc_agents.budget import Bound, Budget, Purse, answer_limit
+from amc_agents.budget import Bound, Budget, Claim, Purse, answer_limit, claimed, claimed_in_thread, paying, spenders
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.logs import drop_records
 from amc_agents.prices import Rates
 from amc_agents.runtime.known_models import check_affordable
 from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, policy_meter, usage_of
-from amc_agents.spending import Claim, claimed, claimed_in_thread, paying, spenders
 from amc_agents.usage import Usage
 
 _SENT = ("tools", "functions", "tool_choice", "response_format", "system", "text")

@@ -2,13 +2,10 @@
 
 | file | content |
 |---|---|
-| `potentials` | from returns and values to potentials (eq. 5, 6), and a beta where none is given |
-| `filter` | weigh, resample, log evidence (eq. 4, Algorithm 1) |
-| `schedule` | when to resample |
-| `resampling` | from log-weights to ancestors |
+| `weights` | from returns and values to potentials (eq. 5, 6); effective sample size, and sums in log space |
+| `filter` | weigh, resample, log evidence (eq. 4, Algorithm 1); lineages of particles |
+| `resampling` | when to resample; from log-weights to ancestors |
 | `adaptive` | how many particles, and when to stop |
-| `weights` | effective sample size, and sums in log space |
-| `genealogy` | lineages of particles |
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from amc_agents.smc.adaptive import Adaptive, overtaking_by_agreement, overtakin
 from amc_agents.smc.filter import (
     FilterState,
     FinishedMode,
+    Genealogy,
     ResamplingInfo,
     begin_again,
     init,
@@ -25,10 +23,13 @@ from amc_agents.smc.filter import (
     restart,
     weigh,
 )
-from amc_agents.smc.genealogy import Genealogy
-from amc_agents.smc.potentials import halving_beta, potentials
 from amc_agents.smc.resampling import (
     SCHEMES,
+    AtSteps,
+    EssBelow,
+    EveryStep,
+    Never,
+    Schedule,
     Scheme,
     keep_in_place,
     multinomial,
@@ -37,8 +38,7 @@ from amc_agents.smc.resampling import (
     stratified,
     systematic,
 )
-from amc_agents.smc.schedule import AtSteps, EssBelow, EveryStep, Never, Schedule
-from amc_agents.smc.weights import ess, log_mean_exp, log_sum_exp, normalised
+from amc_agents.smc.weights import ess, halving_beta, log_mean_exp, log_sum_exp, normalised, potentials
 
 __all__ = [
     "SCHEMES",

@@ -1,4 +1,4 @@
-"""The SMC step (weigh, resample) and the evidence, as pure functions of an immutable state.
+"""The SMC step (weigh, resample), the evidence and the lineages, as pure functions of an immutable state.
 
 Weights are absolute: each particle starts with 1/N, and the sum of all weights, retired and live, is the estimate of
 Z = E_pi[exp(R_T / beta)] at any time. Weighing multiplies a weight by exp(phi_b - phi_a) (eq. 4, telescoped);
@@ -10,6 +10,7 @@ Leading axes are independent populations, `[..., N]`; a single population is `[N
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -215,3 +216,59 @@ def log_evidence(state: FilterState) -> FloatArray:
     """
     total: FloatArray = np.logaddexp(state.log_retired, log_sum_exp(state.log_weights))
     return total
+
+
+@dataclass(frozen=True, eq=False)
+class Genealogy:
+    """The ancestry of N particles over P weighing points.
+
+    Segment p comes before point p; segment P is the last. Segment and slot identify a particle. A resampling may change
+    the number of particles, as in an adaptive run.
+    """
+
+    n_particles: int
+    """N at the start."""
+    ancestors: Sequence[IntArray | None]
+    """`[P]` arrays `[N after point p]` with the slot that each slot continues, or None where nothing was resampled."""
+    retired: Sequence[Sequence[int]] = ()
+    """`[P]` slots retired at each point; empty if none ever was."""
+
+    def lineage(self, slot: int, segment: int | None = None) -> tuple[int, ...]:
+        """The slots of a particle and its ancestors, oldest first.
+
+        Args:
+            slot: the particle's slot.
+            segment: its segment; None: the last. A particle retired at point p is in segment p.
+
+        Returns:
+            `[segment + 1]` slots, one per segment.
+        """
+        last = len(self.ancestors) if segment is None else segment
+        slots = [slot]
+        for ancestors in reversed(self.ancestors[:last]):
+            slots.append(slots[-1] if ancestors is None else int(ancestors[slots[-1]]))
+        return tuple(reversed(slots))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """`[P + 1]` number of particles in each segment."""
+        sizes = [self.n_particles]
+        for ancestors in self.ancestors:
+            sizes.append(sizes[-1] if ancestors is None else len(ancestors))
+        return tuple(sizes)
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """`[P]` number of distinct ancestors at each point."""
+        before = self.sizes[:-1]
+        return tuple(
+            size if ancestors is None else len(np.unique(ancestors))
+            for size, ancestors in zip(before, self.ancestors, strict=True)
+        )
+
+    @property
+    def roots(self) -> frozenset[int]:
+        """The initial slots from which the final particles descend, retired particles included."""
+        live = {self.lineage(slot)[0] for slot in range(self.sizes[-1])}
+        retired = {self.lineage(slot, point)[0] for point, slots in enumerate(self.retired) for slot in slots}
+        return frozenset(live | retired)

@@ -14,8 +14,7 @@ import numpy as np
 
 from amc_agents.smc import filter as smc_filter
 from amc_agents.smc.filter import FilterState, FinishedMode
-from amc_agents.smc.resampling import Scheme
-from amc_agents.smc.schedule import Schedule
+from amc_agents.smc.resampling import Schedule, Scheme
 from amc_agents.smc.weights import BoolArray, log_sum_exp, normalised
 from amc_agents.types import FloatArray, IntArray
 

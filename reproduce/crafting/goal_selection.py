@@ -36,7 +36,7 @@ from amc_agents.lac.decision import LacSettings
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.pnlc import decision as pnlc
 from amc_agents.pnlc.decision import PnlcSettings
-from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 from reproduce.crafting.goal_judges import RecipeGoals, similarity
 from reproduce.crafting.measure_verdict import Planner

@@ -31,7 +31,7 @@ from amc_agents.critics.verdict.embedded import EmbeddedVerdictReader
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.lac.decision import LacSettings, decide
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.training.verdict.labelling import CraftingLabels
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 

@@ -12,8 +12,7 @@ import weakref
 import pytest
 
 from amc_agents.concurrency import background
-from amc_agents.concurrency.background import read_sync, run_in_background
-from amc_agents.concurrency.threads import DaemonThreads
+from amc_agents.concurrency.background import DaemonThreads, read_sync, run_in_background
 from amc_agents.population.wrap import amc
 from tests.population.worlds import number_agent, start
 
@@ -117,7 +116,7 @@ def test_objects_with_threads_work_in_a_forked_process(repository):
     # A sync critic, the shipped critic and the shipped policy's batcher, each used before the fork.
     program = """
     from amc_agents.models.embedded import EmbeddedChatModel
-    from amc_agents.concurrency.threads import DaemonThreads
+    from amc_agents.concurrency.background import DaemonThreads
 
     class Sync:
         def values(self, trajectories):
@@ -151,7 +150,7 @@ def test_objects_with_threads_work_in_a_forked_process(repository):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_a_handshake_under_way_at_a_fork_is_made_again_in_the_forked_process(repository):
     program = """
-    from amc_agents.concurrency.once import Once
+    from amc_agents.concurrency.gather import Once
 
     made = []
     async def make():

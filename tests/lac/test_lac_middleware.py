@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from amc_agents import ActorCritic, AtSteps, amc
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.runtime.deciding_middleware import MOST_KEPT, latest
+from amc_agents.runtime.deciding import MOST_KEPT, latest
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage, record
 from tests.lac.lac_agents import Prefers, both_ways, go, walker

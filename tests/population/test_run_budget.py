@@ -21,14 +21,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from amc_agents import Budget, BudgetExhausted, Usage
-from amc_agents.budget import Bound
+from amc_agents.budget import Bound, claim, spenders
 from amc_agents.config import Config
 from amc_agents.errors import CriticError, QuorumLost, UnboundedRequest
 from amc_agents.population.wrap import amc
 from amc_agents.prices import Price
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EveryStep, Never
-from amc_agents.spending import claim, spenders
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
 from tests.scripted_http import scripted_server

@@ -34,7 +34,7 @@ from amc_agents.lac.types import LacSettings
 from amc_agents.pnlc.model import PnlcOptions
 from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.population.wrap import amc
-from amc_agents.runtime.chosen_critic import MOST_KEPT
+from amc_agents.runtime.calls import MOST_KEPT
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, say, start, sum_world, tool_caller

@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI
 
 from amc_agents import actor_critic_model
 from amc_agents.errors import ConfigurationError, DecisionError
-from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.lac.lac_agents import Prefers, Watching, ask, both_ways, in_turn
 from tests.scripted_http import scripted_server

@@ -16,7 +16,7 @@ from amc_agents.bench.own.tasks import Split, read_tasks, tasks_hash
 from amc_agents.bench.plan import Plan
 from amc_agents.bench.tuning import scaled
 from amc_agents.prices import Price
-from amc_agents.runtime.deciding_model import Sink
+from amc_agents.runtime.deciding import Sink
 from amc_agents.types import Task
 
 LABELS = {methods.REACT: "plain agent", methods.REACT_GREEDY: "plain agent, greedy"}

@@ -28,15 +28,14 @@ import numpy as np
 import numpy.typing as npt
 from langchain_core.embeddings import Embeddings
 
-from amc_agents.budget import Bound
-from amc_agents.concurrency.blocking import BlockingCalls
+from amc_agents.budget import Bound, claim
+from amc_agents.concurrency.gather import BlockingCalls
 from amc_agents.critics.asking import key_of
 from amc_agents.critics.server.client import ModelServer, server_options, usage_of
 from amc_agents.critics.server.served import rows_of
 from amc_agents.critics.spec import allow, needed, number, positive_integer
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, CriticSpecError, MissingExtra
 from amc_agents.quoting import cause_of, excerpt, keep_secrets_of, quoted
-from amc_agents.spending import claim
 from amc_agents.usage import Usage
 
 Vectors = npt.NDArray[np.float32]

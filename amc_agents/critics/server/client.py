@@ -27,14 +27,13 @@ import httpx
 from pydantic import SecretStr
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
-from amc_agents.budget import Bound
+from amc_agents.budget import Bound, claim
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import RateGate, retry_after_of
 from amc_agents.critics.allowed import checked_address, current_rule, is_loopback, redacted
 from amc_agents.critics.spec import number
 from amc_agents.errors import ConfigurationError, CriticServerError
 from amc_agents.quoting import excerpt, keep_secret, quoted
-from amc_agents.spending import claim
 from amc_agents.usage import OPENAI_COUNTS, Usage, reported_usage
 
 KEY_VARIABLE = "VLLM_API_KEY"

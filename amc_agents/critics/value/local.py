@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from amc_agents.budget import charge_in_thread
 from amc_agents.critics.adapting import checked_values
 from amc_agents.critics.render import Batch, Prompt, Row
 from amc_agents.critics.spec import allow, needed
@@ -25,7 +26,6 @@ from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.embedded.weights import SHIPPED
 from amc_agents.quoting import quoted
-from amc_agents.spending import charge_in_thread
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
 

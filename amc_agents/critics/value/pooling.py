@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import SecretStr
 
 from amc_agents.budget import Bound
-from amc_agents.concurrency.once import Once
+from amc_agents.concurrency.gather import Once
 from amc_agents.critics.adapting import checked_values
 from amc_agents.critics.render import Batch, Encoder
 from amc_agents.critics.server.client import KEY_VARIABLE, ModelServer, server_options

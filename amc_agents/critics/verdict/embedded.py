@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from amc_agents.budget import Bound
+from amc_agents.budget import Bound, claim
 from amc_agents.critics.render import newest_start
 from amc_agents.critics.spec import allow, needed
 from amc_agents.critics.tokenizing import TemplateTokenizer
@@ -23,7 +23,6 @@ from amc_agents.models.embedded.export import export_merged
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.sampling import log_softmax
-from amc_agents.spending import claim
 from amc_agents.usage import Usage, record
 
 ADAPTER = "verdict"

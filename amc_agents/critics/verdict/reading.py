@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amc_agents.budget import Bound
-from amc_agents.concurrency.once import Once
+from amc_agents.concurrency.gather import Once
 from amc_agents.critics.render import newest_start
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.server.served import (

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amc_agents.concurrency.threads import lock_across_forks
+from amc_agents.concurrency.background import lock_across_forks
 
 # (prefix, suffix) of the library's symbols, which depend on its build; numpy's own wheels use the first pair.
 _SPELLINGS = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))

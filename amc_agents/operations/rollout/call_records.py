@@ -22,7 +22,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 
-from amc_agents.concurrency.threads import DaemonThreads, in_forked_process, lock_across_forks
+from amc_agents.concurrency.background import DaemonThreads, in_forked_process, lock_across_forks
 from amc_agents.context import change_context
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.plain import plain

@@ -36,7 +36,7 @@ from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_
 from amc_agents.psrl.role_models import RoleModel, as_role_model, as_updater
 from amc_agents.psrl.roles import Updater
 from amc_agents.runtime.budget_keeper import bounded
-from amc_agents.runtime.deciding_model import Record
+from amc_agents.runtime.deciding import Record
 from amc_agents.runtime.inner_calls import stream_writer
 from amc_agents.runtime.metering import policy_meter
 from amc_agents.runtime.tracing import traced_work

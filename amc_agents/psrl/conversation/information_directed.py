@@ -19,7 +19,7 @@ from amc_agents.psrl.estimates import Estimator
 from amc_agents.psrl.ids import InformationDirectedChoice, KnownEstimates
 from amc_agents.psrl.role_models import RoleModel, as_estimator, as_role_model
 from amc_agents.quoting import quoted
-from amc_agents.runtime.deciding_model import Record
+from amc_agents.runtime.deciding import Record
 
 Action = str | Mapping[str, Any]
 """A text, or a tool call as `{"name": ..., "args": {...}}`."""

@@ -13,7 +13,7 @@ from amc_agents.psrl.conversation.explorer import Explorer
 from amc_agents.psrl.conversation.options import ExplorerOptions, Place
 from amc_agents.psrl.role_models import RoleModel, as_role_model, as_sampler
 from amc_agents.psrl.roles import Sampler
-from amc_agents.runtime.deciding_model import Record
+from amc_agents.runtime.deciding import Record
 
 
 class PosteriorSamplingExplorer(Explorer):

@@ -23,7 +23,7 @@ from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, storage_errors
 from amc_agents.quoting import quoted
-from amc_agents.runtime.sampling_actor import ChatActor
+from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.types import Step, Task, Trajectory
 
 Label = Literal["GOOD", "BAD", "UNKNOWN"]

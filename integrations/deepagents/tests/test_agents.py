@@ -17,7 +17,7 @@ from amc_agents import AtSteps, amc
 from amc_agents.envs import DirectoryFork, remove_snapshots
 from amc_agents.errors import AgentContractError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.runtime.kept_world import close_left
+from amc_agents.runtime.world import close_left
 from amc_agents.testing import ScriptedChatModel
 
 QUESTION = {"messages": [("user", "Write.")]}

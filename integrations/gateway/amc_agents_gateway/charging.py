@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from amc_agents.budget import Bound
-from amc_agents.spending import Claim, claimed, spenders
+from amc_agents.budget import Bound, Claim, claimed, spenders
 from amc_agents.usage import Usage
 from amc_agents_gateway.errors import UpstreamError
 

@@ -12,7 +12,7 @@ from typing import Any
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import RateGate, gated
 from amc_agents.quoting import listed
-from amc_agents.runtime.deciding_model import DecidingModel
+from amc_agents.runtime.deciding import DecidingModel
 from amc_agents.runtime.metering import PolicyMeter, counting_requests
 from amc_agents.usage import Meter, Usage, counting, total
 from amc_agents_gateway.errors import bad_request, unsupported

@@ -1,24 +1,28 @@
-"""A chat model whose answers are decisions over the answers of another model: the common part of LAC's and PNLC's.
+"""A chat model whose answers are decisions over the answers of another model, and its middleware and node.
 
-It handles requests, events, traces, the critic of the call, and sync and async entry points. A subclass decides.
+The common part of LAC's and PNLC's: it handles requests, events, traces, the critic of the call, and sync and async
+entry points. A subclass decides.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput, ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig, RunnableLambda
 from langchain_core.runnables.config import ensure_config
+from langgraph.types import Command
 from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation
 from typing_extensions import TypedDict, override
 
@@ -31,11 +35,18 @@ from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError
 from amc_agents.logs import log, room_logger
 from amc_agents.models.seeding import particle_rng, use_rng
-from amc_agents.runtime.answer_chunk import as_chunk
 from amc_agents.runtime.budget_keeper import bounded
-from amc_agents.runtime.chosen_critic import ChosenCritic, CriticChoice, OfferedCritics
-from amc_agents.runtime.inner_calls import callbacks_below, named_critic, running_below, stream_writer
-from amc_agents.runtime.sampling_actor import unbound
+from amc_agents.runtime.calls import ChosenCritic, CriticChoice, OfferedCritics
+from amc_agents.runtime.contract import as_mapping
+from amc_agents.runtime.effects import effect
+from amc_agents.runtime.inner_calls import (
+    as_chunk,
+    callbacks_below,
+    named_critic,
+    running_below,
+    stream_writer,
+    unbound,
+)
 from amc_agents.runtime.tracing import traced_work
 
 _log = room_logger(__name__)
@@ -307,3 +318,90 @@ def _with_config(call: dict[str, Any], config: RunnableConfig | None) -> dict[st
     limit = (config or {}).get("max_concurrency")
     call = {**call, "max_concurrency": limit} if limit else call
     return call if named is None or "critic" in call else {**call, "critic": named, "critic_from": source}
+
+
+MOST_KEPT = 100
+"""Maximum number of decisions kept in the state, so that it does not grow with the conversation."""
+
+
+def latest(kept: list[Record] | None, new: list[Record]) -> list[Record]:
+    """Keep the newest decisions: the reducer of the state's channel."""
+    return [*(kept or []), *new][-MOST_KEPT:]
+
+
+class DecidingMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Answers each model call by a decision.
+
+    Args:
+        build: makes the deciding model from `actor`, `bound`, `sink` and `system_is_task`.
+        keep_decisions: keep the records of decisions in the agent's private state.
+    """
+
+    channel: ClassVar[str]
+    """Channel of the state for the records."""
+
+    def __init__(self, build: Callable[..., DecidingModel], *, keep_decisions: bool) -> None:
+        super().__init__()
+        self._build = build
+        self._keep = keep_decisions
+
+    @override
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        records: list[Record] = []
+        return self._recorded(handler(self._deciding(request, records)), records)
+
+    @override
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        records: list[Record] = []
+        return self._recorded(await handler(self._deciding(request, records)), records)
+
+    def _deciding(self, request: ModelRequest[Any], records: list[Record]) -> ModelRequest[Any]:
+        actor, bound = unbound(request.model)
+        has_prompt = request.system_message is not None
+        model = self._build(actor, bound=bound, sink=records.append, system_is_task=not has_prompt)
+        return request.override(model=model)
+
+    def _recorded(
+        self, response: ModelResponse[Any], records: list[Record]
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
+        if not records:
+            log(
+                _log,
+                logging.WARNING,
+                "decision.bypassed",
+                "%(method)s decided nothing: a middleware after it answered, or replaced the model",
+                method=type(self).__name__,
+            )
+        if not records or not self._keep:
+            return response
+        return ExtendedModelResponse(response, Command(update={self.channel: records}))
+
+
+def deciding_node(model: DecidingModel, decisions: str | None, name: str) -> RunnableLambda[Any, Any]:
+    """Build a node for a StateGraph with `messages`, sync and async: it adds the message that the model chooses.
+
+    Args:
+        model: decides. A leading system message of the state belongs to the task, as in everything that `amc` reads.
+        decisions: channel of the state that receives `[record]` of each decision; None: no channel.
+        name: name of the node.
+    """
+    wrapped = model.model_copy(update={"system_is_task": True})
+
+    def update(message: AIMessage, records: list[Record]) -> dict[str, Any]:
+        return {"messages": [message]} | ({} if decisions is None else {decisions: records})
+
+    def call(state: Any) -> dict[str, Any]:
+        records: list[Record] = []
+        deciding = wrapped.model_copy(update={"sink": records.append})
+        return update(deciding.invoke(as_mapping(state)["messages"]), records)
+
+    async def acall(state: Any) -> dict[str, Any]:
+        records: list[Record] = []
+        deciding = wrapped.model_copy(update={"sink": records.append})
+        return update(await deciding.ainvoke(as_mapping(state)["messages"]), records)
+
+    return effect("read")(RunnableLambda(call, acall, name=name))
