@@ -32,18 +32,16 @@ if TYPE_CHECKING:
     from amc_agents.commits import current_commit
     from amc_agents.critics.spec import parse_critic
     from amc_agents.errors import AmcError, BudgetExhausted
-    from amc_agents.lac.middleware import ActorCritic
-    from amc_agents.lac.node import actor_critic_model, actor_critic_node
+    from amc_agents.lac.model import ActorCritic, actor_critic_model, actor_critic_node
     from amc_agents.operations.rollout.canary_graph import canary
     from amc_agents.operations.rollout.shadow_graph import shadow
-    from amc_agents.pnlc.middleware import CritiqueRefine
-    from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
+    from amc_agents.pnlc.model import CritiqueRefine, critique_refine_model, critique_refine_node
     from amc_agents.population.graph import AmcGraph
     from amc_agents.population.wrap import amc
     from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
+    from amc_agents.psrl.options import RoleModel
     from amc_agents.psrl.posterior.store import StorePosterior
-    from amc_agents.psrl.role_models import RoleModel
     from amc_agents.run import Population, Run
     from amc_agents.runtime.effects import Deferred, Retried, effect
     from amc_agents.runtime.text_agent import text_agent
@@ -102,7 +100,7 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        "ActorCritic": "lac.middleware",
+        "ActorCritic": "lac.model",
         "Adaptive": "smc",
         "AmcError": "errors",
         "AmcGraph": "population.graph",
@@ -110,7 +108,7 @@ __getattr__, __dir__ = _lazy_names(
         "Budget": "budget",
         "BudgetExhausted": "errors",
         "Critic": "types",
-        "CritiqueRefine": "pnlc.middleware",
+        "CritiqueRefine": "pnlc.model",
         "Deferred": "runtime.effects",
         "Environment": "types",
         "EssBelow": "smc",
@@ -121,7 +119,7 @@ __getattr__, __dir__ = _lazy_names(
         "Population": "run",
         "PosteriorSampling": "psrl.middleware",
         "Retried": "runtime.effects",
-        "RoleModel": "psrl.role_models",
+        "RoleModel": "psrl.options",
         "Run": "run",
         "Step": "types",
         "StorePosterior": "psrl.posterior.store",
@@ -129,12 +127,12 @@ __getattr__, __dir__ = _lazy_names(
         "TimeStep": "types",
         "Trajectory": "types",
         "Usage": "usage",
-        "actor_critic_model": "lac.node",
-        "actor_critic_node": "lac.node",
+        "actor_critic_model": "lac.model",
+        "actor_critic_node": "lac.model",
         "amc": "population.wrap",
         "canary": "operations.rollout.canary_graph",
-        "critique_refine_model": "pnlc.node",
-        "critique_refine_node": "pnlc.node",
+        "critique_refine_model": "pnlc.model",
+        "critique_refine_node": "pnlc.model",
         "current_commit": "commits",
         "current_environment": "runtime.world",
         "effect": "runtime.effects",

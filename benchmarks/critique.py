@@ -29,8 +29,7 @@ from amc_agents.critics.goal.embeddings import TextEmbeddings, as_embeddings
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.envs.crafting import generate_task
-from amc_agents.pnlc.model import CritiqueRefineModel
-from amc_agents.pnlc.node import critique_refine_model
+from amc_agents.pnlc.model import CritiqueRefineModel, critique_refine_model
 from amc_agents.usage import Meter, metering
 from benchmarks.local_server import DIMENSIONS
 from benchmarks.overhead import local_server

@@ -27,8 +27,7 @@ from pydantic import SecretStr
 from amc_agents.config import Config
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.top_k import TopKReader
-from amc_agents.lac.model import ActorCriticModel
-from amc_agents.lac.node import actor_critic_model
+from amc_agents.lac.model import ActorCriticModel, actor_critic_model
 from amc_agents.usage import Meter, metering
 from benchmarks.overhead import local_server
 

@@ -26,7 +26,7 @@ from amc_agents.bench.embedded_imagination import FORWARD, EmbeddedImagination
 from amc_agents.critics.render import turn
 from amc_agents.envs.registry import world
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer, model_folder
-from amc_agents.models.embedded.tokenizer import ASSISTANT
+from amc_agents.models.tokenizers import ASSISTANT
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories

@@ -74,12 +74,12 @@ HEAVY_ALLOWED = (
 
 
 FRAMEWORKS = {"langgraph", "langchain", "langchain_core", "langchain_openai"}
-FREE_OF_FRAMEWORKS = ("smc/", "decisions/", "lac/", "pnlc/", "psrl/")
+FREE_OF_FRAMEWORKS = ("smc/", "decisions.py", "lac/", "pnlc/", "psrl/")
 """Rooms whose every file is free of LangGraph and LangChain, but for the files of `FACES`."""
 FACES = {
-    "lac/": {"middleware", "model", "node", "reflected_messages"},
-    "pnlc/": {"middleware", "model", "node", "thinker"},
-    "psrl/": {"conversation", "middleware", "nodes", "posterior/store", "role_models"},
+    "lac/": {"model"},
+    "pnlc/": {"model"},
+    "psrl/": {"episodes", "explorers", "middleware", "nodes", "options", "posterior/store"},
 }
 """Files and sub-folders of a paper's folder that wrap its decision for LangGraph and LangChain."""
 
@@ -227,7 +227,7 @@ def test_the_listed_faces_exist():
 def test_a_framework_in_a_core_is_seen():
     assert framework_imports("lac/decision.py", "from langchain_core.messages import AIMessage")
     assert framework_imports("lac/decision.py", "from amc_agents.runtime.inner_calls import ask")
-    assert framework_imports("pnlc/decision.py", "from amc_agents.pnlc.thinker import Thinker")
+    assert framework_imports("pnlc/decision.py", "from amc_agents.pnlc.model import Thinker")
     assert not framework_imports("lac/model.py", "from langchain_core.messages import AIMessage")
 
 

@@ -14,17 +14,14 @@ from hypothesis import strategies as st
 from amc_agents.critics.judge.style import stated_number
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import ConfigurationError
-from amc_agents.lac.imagination import read_imagined
-from amc_agents.lac.reflection import before_verdict
+from amc_agents.lac.imagination import before_verdict, read_imagined
 from amc_agents.messages import split_turn
-from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
-from amc_agents.pnlc.goals import read_goals
-from amc_agents.psrl import estimates
-from amc_agents.psrl.experience import read_experience
+from amc_agents.pnlc.prompts import read_choice, read_goals, read_likelihoods, read_reply
+from amc_agents.psrl import ids as estimates
 from amc_agents.psrl.posterior import retained
 from amc_agents.psrl.posterior.priors import parse_prior
 from amc_agents.psrl.posterior.retained import dropped_statements
-from amc_agents.psrl.roles import after, read_step
+from amc_agents.psrl.roles import after, read_experience, read_step
 
 LENGTH = 500_000
 """Characters. A quadratic reader takes 10^11 steps for so many: minutes at least."""

@@ -15,7 +15,7 @@ from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.envs.workshop import WorkshopWorld
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 
 
 def dialogue(tokenizer, task):

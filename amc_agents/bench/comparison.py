@@ -21,10 +21,10 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import LogOdds, for_amc, for_lac
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
-from amc_agents.lac.decision import Imagination
-from amc_agents.lac.node import actor_critic_model
+from amc_agents.lac.model import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
-from amc_agents.pnlc.node import critique_refine_model
+from amc_agents.lac.types import Imagination
+from amc_agents.pnlc.model import critique_refine_model
 from amc_agents.prices import Price
 from amc_agents.quoting import quoted
 from amc_agents.runtime.deciding import Sink

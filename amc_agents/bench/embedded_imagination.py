@@ -16,12 +16,12 @@ from amc_agents.budget import Bound, claim
 from amc_agents.critics.render import turn
 from amc_agents.messages import split_turn
 from amc_agents.models.batcher import Batcher
-from amc_agents.models.embedded.chat import EmbeddedChatModel
 from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
+from amc_agents.models.embedded.policy import EmbeddedChatModel
 from amc_agents.models.embedded.weights import model_folder
 from amc_agents.models.engine import Answer, Request, Sampling
+from amc_agents.models.tokenizers import ASSISTANT, WordTokenizer
 from amc_agents.types import Step, Trajectory
 from amc_agents.usage import Usage, record
 

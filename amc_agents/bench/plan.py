@@ -28,7 +28,7 @@ from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.value.local import ADAPTER
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.errors import ConfigurationError
-from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
+from amc_agents.lac.text_scoring import EmbeddedScorer
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import AmcSettings

@@ -20,8 +20,7 @@ from amc_agents.errors import MissingExtra, PosteriorError
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
-    from amc_agents.psrl.posterior.memory import PosteriorMemory
-    from amc_agents.psrl.posterior.types import Evidence, Version
+    from amc_agents.psrl.posterior.memory import Evidence, PosteriorMemory, Version
 
 T = TypeVar("T")
 

@@ -2,15 +2,15 @@
 
 | file or package | content |
 |---|---|
-| `spec`, `options` | parse a critic's string |
-| `allowed` | the critics that a request may name |
+| `spec` | parse a critic's string, and read its options |
+| `allowed` | the critics that a request may name, and what their errors may reveal |
 | `uses` | which method accepts which critic, and the conversion |
-| `adapting`, `validation` | your own objects and functions; failures become `CriticError` |
+| `adapting` | your own objects and functions; failures and invalid answers become `CriticError` |
 | `render`, `tokenizing` | prompts of critics that read text |
-| `value`, `verdict`, `goal`, `judge`, `uniform` | the kinds of critics |
-| `server` | model servers: HTTP, responses, the handshake with a checkpoint |
-| `asking`, `disk_cache` | chat models as critics; answers cached on disk |
-| `log_odds`, `isotonic`, `reliability`, `saved` | conversions, calibration, files |
+| `value`, `verdict`, `goal`, `judge`, `classifier`, `openhands` | the kinds of critics |
+| `server` | model servers: HTTP, their answers, and the checkpoints of what they serve |
+| `asking` | chat models as critics |
+| `saved`, `calibration`, `reliability` | files of critics with their golden scores, calibrations, and their measure |
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.quoting import quoted
 
 Tokenize = Callable[[str], Sequence[int]]

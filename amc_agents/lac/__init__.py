@@ -6,17 +6,12 @@ The files in reading order:
 |---|---|
 | `types` | settings, inputs and outputs of a decision |
 | `improvement` | the arithmetic: three priors, prior x exp(alpha Q), the choice (eq. 4 to 7) |
-| `prior` | the prior of a decision, and the texts that are scored for it |
-| `reflection` | reflections on steps, and their verdicts |
-| `imagination` | imagined rollouts (eq. 3) |
-| `judging` | Q of the candidates (eq. 1) |
-| `decision` | `decide`: sample, judge, choose |
-| `text_scoring` | log-likelihoods of given texts; `vllm_text_scorer` and `embedded_text_scorer` compute them |
-| `reflected_messages` | reflections in a conversation of LangChain messages |
-| `model` | LAC as a chat model |
-| `node`, `middleware` | the chat model in a graph, and in an agent |
+| `imagination` | reflections on steps, and imagined rollouts (eq. 3) |
+| `decision` | `decide`: sample, judge (eq. 1), choose |
+| `text_scoring`, `vllm_text_scorer` | log-likelihoods of given texts, by the embedded model or a server |
+| `model` | LAC as a chat model, as a node, and as middleware |
 
-All files above `reflected_messages` are independent of LangGraph and LangChain.
+All files above `model` are independent of LangGraph and LangChain.
 """
 
 from __future__ import annotations
@@ -27,8 +22,7 @@ from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from amc_agents.lac.decision import decide
-    from amc_agents.lac.middleware import ActorCritic
-    from amc_agents.lac.node import actor_critic_model, actor_critic_node
+    from amc_agents.lac.model import ActorCritic, actor_critic_model, actor_critic_node
     from amc_agents.lac.types import LacSettings
 
 __all__ = [
@@ -42,10 +36,10 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        "ActorCritic": "lac.middleware",
+        "ActorCritic": "lac.model",
         "LacSettings": "lac.types",
-        "actor_critic_model": "lac.node",
-        "actor_critic_node": "lac.node",
+        "actor_critic_model": "lac.model",
+        "actor_critic_node": "lac.model",
         "decide": "lac.decision",
     },
 )

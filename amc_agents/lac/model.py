@@ -1,32 +1,46 @@
-"""LAC as a chat model: each answer is the choice of a decision (`amc_agents.lac.decision.decide`)."""
+"""LAC as a chat model, as a node of a graph, and as middleware of an agent.
+
+Each answer is the choice of a decision (`amc_agents.lac.decision.decide`). A reflection is written before the decision
+that follows the step. It is stored in the `response_metadata` of the message chosen then, and shown to actor and critic
+as the last line of the world's answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, NotRequired, Unpack
 
 import numpy as np
+from langchain.agents.middleware import AgentState
+from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import Field, SkipValidation
 
 from amc_agents.config import configured
 from amc_agents.critics.render import turn
 from amc_agents.critics.uses import for_lac
-from amc_agents.decisions.asking import Answers
+from amc_agents.decisions import Answers
 from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.lac.decision import Decision, Imagination, LacSettings, Rescorer, decide, decide_among
-from amc_agents.lac.imagination import ChatImagination
-from amc_agents.lac.reflected_messages import reflect, with_past_reflections
-from amc_agents.lac.reflection import ChatReflector
+from amc_agents.lac.decision import decide, decide_among
+from amc_agents.lac.imagination import ChatImagination, ChatReflector, with_reflection
 from amc_agents.lac.text_scoring import ChatRescorer, TextScorer
-from amc_agents.lac.types import Prior
+from amc_agents.lac.types import Decision, Imagination, LacSettings, Prior, Rescorer
 from amc_agents.messages import trajectory_of
 from amc_agents.quoting import quoted
 from amc_agents.runtime.calls import CriticChoice
-from amc_agents.runtime.deciding import DecidingModel, DecidingOptions, DecisionRequest, DecisionResult, Record
+from amc_agents.runtime.deciding import (
+    DecidingMiddleware,
+    DecidingModel,
+    DecidingOptions,
+    DecisionRequest,
+    DecisionResult,
+    Record,
+    deciding_node,
+    latest,
+)
 from amc_agents.runtime.inner_calls import ChatActor, require_temperature, role_answers, unbound
 from amc_agents.settings import OnCriticError
 from amc_agents.types import Step
@@ -220,3 +234,100 @@ def _result(decision: Decision, actor: ChatActor, reflection: str) -> DecisionRe
     # A listed action that was not sampled is written as the policy would have written it.
     unsampled = AIMessage(turn(Step(chosen.action, thought=chosen.thought)))
     return DecisionResult(chosen.payload or unsampled, record, summary)
+
+
+KEY = "lac"
+"""Key of `response_metadata` for the summary of a decision."""
+
+
+def with_past_reflections(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Append each stored reflection to the message that it is about."""
+    shown = list(messages)
+    for i, message in enumerate(messages[1:], start=1):
+        reflection = message.response_metadata.get(KEY, {}).get("reflection")
+        if reflection and not isinstance(shown[i - 1], AIMessage):
+            shown[i - 1] = _reflected(shown[i - 1], reflection)
+    return shown
+
+
+async def reflect(
+    messages: Sequence[BaseMessage], reflector: ChatReflector, *, system_is_task: bool
+) -> tuple[list[BaseMessage], str]:
+    """Return the conversation with all reflections, and the new one on its newest step.
+
+    The new reflection is empty if the newest message is the model's own.
+
+    Raises:
+        CriticError: the model failed.
+    """
+    shown = with_past_reflections(messages)
+    if isinstance(shown[-1], AIMessage):
+        return shown, ""
+    (reflection,) = await reflector.reflections([trajectory_of(shown, system_is_task=system_is_task)])
+    return ([*shown[:-1], _reflected(shown[-1], reflection)] if reflection else shown), reflection
+
+
+def _reflected(message: BaseMessage, reflection: str) -> BaseMessage:
+    content = message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": with_reflection(content, reflection)})
+    block = {"type": "text", "text": with_reflection("\n", reflection)}
+    return message.model_copy(update={"content": [*content, block]})
+
+
+def actor_critic_node(
+    model: BaseChatModel | Runnable[Any, AIMessage],
+    critic: Any = None,
+    *,
+    decisions: str | None = None,
+    **options: Unpack[LacOptions],
+) -> RunnableLambda[Any, Any]:
+    """Build a node for a StateGraph with `messages`: it adds the message that LAC chooses.
+
+    Args:
+        model: as in `actor_critic_model`.
+        critic: as in `actor_critic_model`.
+        decisions: channel of the state that receives `[record]` of each decision. Default: no channel.
+        **options: see `LacOptions`.
+
+    Raises:
+        ConfigurationError: as `actor_critic_model`.
+    """
+    return deciding_node(actor_critic_model(model, critic, **options), decisions, "actor_critic")
+
+
+class ActorCriticState(AgentState[Any]):
+    """The state of the middleware."""
+
+    lac_decisions: NotRequired[Annotated[list[Record], PrivateStateAttr, latest]]
+    """Private: not in the agent's input or output. As every channel, it is in the stream of whole states and in
+    `get_state`."""
+
+
+class ActorCritic(DecidingMiddleware):
+    """Samples K candidates for each answer of the model; prior and critic choose (LAC).
+
+        agent = create_agent(model, tools, middleware=[ActorCritic("verdict:http://127.0.0.1:8000?model=critic")])
+
+    Put it last among the middleware that wraps model calls: the changes that the others make to the request (tools,
+    messages, the model itself) then apply to every candidate, and they are called once per decision. A middleware after
+    it that replaces the model also removes the decision; this is logged.
+
+    Tools are bound as the model requires, and a candidate's calls are its action. Both strategies of structured output
+    work: the candidates are whole answers, and the chosen answer is parsed.
+
+    Args:
+        critic: judges the candidates: a string or an object. If left out, or named for a call: as in `amc`.
+        keep_decisions: keep the records of decisions in the agent's private state `lac_decisions`. The custom stream
+            and the trace contain them in any case.
+        **options: see `amc_agents.lac.model.LacOptions`.
+
+    Raises:
+        ConfigurationError: an option is invalid, or the critic does not fit.
+    """
+
+    state_schema = ActorCriticState
+    channel: ClassVar[str] = "lac_decisions"
+
+    def __init__(self, critic: Any = None, *, keep_decisions: bool = True, **options: Unpack[LacOptions]) -> None:
+        super().__init__(model_builder(critic, options), keep_decisions=keep_decisions)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from amc_agents.decisions.samples import Sample, require_returns
+from amc_agents.decisions import Sample, require_returns
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.settings import OnCriticError, require_literal

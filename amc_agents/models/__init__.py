@@ -2,12 +2,12 @@
 
 | file or package | content |
 |---|---|
-| `chat`, `replies` | chat models over a batched engine, and their messages |
-| `engine`, `batcher`, `sampling` | requests of all callers in one batch |
+| `chat` | chat models over a batched engine, and their messages |
+| `engine`, `batcher` | requests of all callers in one batch |
 | `embedded` | a small Llama in numpy, and the shipped weights |
 | `transformers_chat` | any causal language model of transformers (extra `train`) |
 | `seeding` | seeds of model calls, and `particle_rng` |
-| `tokenizer_file` | tokenizers that produce no special tokens from untrusted text |
+| `tokenizers` | tokenizers that produce no special tokens from untrusted text |
 
 This package imports nothing, so that `import amc_agents.models` is cheap.
 """

@@ -18,8 +18,16 @@ from contextlib import suppress
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.models.engine import Answer, Completion, Decoder, Float32Array, Request, TokenLogprob
-from amc_agents.models.sampling import choose, log_softmax
+from amc_agents.models.engine import (
+    Answer,
+    Completion,
+    Decoder,
+    Float32Array,
+    Request,
+    TokenLogprob,
+    choose,
+    log_softmax,
+)
 
 _BURST_QUIET = 0.0003
 """Seconds without a new caller after which a burst of new callers counts as complete."""

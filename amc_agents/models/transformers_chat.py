@@ -17,9 +17,8 @@ from pydantic import PrivateAttr
 
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra
 from amc_agents.models.batcher import Batcher
-from amc_agents.models.chat import EngineChatModel
+from amc_agents.models.chat import Engine, EngineChatModel
 from amc_agents.models.engine import Float32Array, Joined
-from amc_agents.models.replies import Engine
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import IntArray
 

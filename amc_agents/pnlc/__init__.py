@@ -5,16 +5,11 @@ The files in reading order:
 | file | content |
 |---|---|
 | `types` | settings, inputs and outputs of a decision |
-| `prompts` | the prompts, all replaceable |
-| `goals` | goals proposed by a language model |
-| `critique` | the critique in words, and the parsing of answers |
-| `judge` | likelihoods of goals, or of success, for a thought |
+| `prompts` | the prompts, all replaceable; goals, the critique in words, and the parsing of answers |
 | `decision` | `decide`: think, judge, refine or choose |
-| `thinker` | a chat model that thinks, answers a critique and acts |
-| `model` | PNLC as a chat model |
-| `node`, `middleware` | the chat model in a graph, and in an agent |
+| `model` | PNLC as a chat model, as a node, and as middleware |
 
-All files above `thinker` are independent of LangGraph and LangChain.
+All files above `model` are independent of LangGraph and LangChain.
 """
 
 from __future__ import annotations
@@ -25,8 +20,7 @@ from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from amc_agents.pnlc.decision import decide
-    from amc_agents.pnlc.middleware import CritiqueRefine
-    from amc_agents.pnlc.node import critique_refine_model, critique_refine_node
+    from amc_agents.pnlc.model import CritiqueRefine, critique_refine_model, critique_refine_node
     from amc_agents.pnlc.types import PnlcSettings
 
 __all__ = [
@@ -40,10 +34,10 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        "CritiqueRefine": "pnlc.middleware",
+        "CritiqueRefine": "pnlc.model",
         "PnlcSettings": "pnlc.types",
-        "critique_refine_model": "pnlc.node",
-        "critique_refine_node": "pnlc.node",
+        "critique_refine_model": "pnlc.model",
+        "critique_refine_node": "pnlc.model",
         "decide": "pnlc.decision",
     },
 )

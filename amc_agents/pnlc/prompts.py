@@ -1,13 +1,22 @@
-"""PNLC's prompts: task description, style of goals, examples and templates, all replaceable."""
+"""PNLC's texts: prompts, the critique in words, and the parsing of answers (PNLC, section 4.2).
+
+The critique states how likely good and bad outcomes are; the agent keeps its thought or writes a better thought.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from string import Formatter
 
-from amc_agents.decisions.transcript import fenced, transcript
+import numpy as np
+
+from amc_agents.critics.judge.style import plain_lines
+from amc_agents.decisions import Answers, fenced, strictly, transcript
 from amc_agents.errors import ConfigurationError
+from amc_agents.pnlc.types import Goal, Proposed
 from amc_agents.quoting import quoted
 from amc_agents.types import Trajectory
 
@@ -203,3 +212,143 @@ FIELDS = {
     "select": ({"past", "turns"}, {"task"}),
 }
 """Template -> required fields, optional fields."""
+
+
+def critique_of_goals(goals: Sequence[Goal], *, by_critic: bool = True) -> str:
+    """Write goals with their likelihoods for the agent.
+
+    Args:
+        goals: good goals first.
+        by_critic: False if the model itself estimated the likelihoods.
+    """
+    title = OUTCOMES if by_critic else OWN_OUTCOMES
+    lines = [f"- {'good' if goal.positive else 'bad'}, likelihood {goal.likelihood:.2f}: {goal.text}" for goal in goals]
+    return "\n".join((title, *lines))
+
+
+def critique_of_value(likelihood: float) -> str:
+    """Write the likelihood of success for the agent."""
+    return SUCCESS.format(likelihood=likelihood)
+
+
+def score_of(goals: Sequence[Goal]) -> float:
+    """Return the mean likelihood of the good goals minus that of the bad goals, in [-1, 1]; no goals of a kind count 0.
+
+    >>> score_of([Goal("won", True, 0.75), Goal("stuck", False, 0.5), Goal("lost", False, 0.0)])
+    0.5
+    """
+    good = [goal.likelihood for goal in goals if goal.positive]
+    bad = [goal.likelihood for goal in goals if not goal.positive]
+    return float((np.mean(good) if good else 0.0) - (np.mean(bad) if bad else 0.0))
+
+
+def read_reply(text: str) -> str | None:
+    r"""Parse the better thought; empty: the agent keeps its thought, None: the answer cannot be parsed.
+
+    >>> read_reply("Diagnosis: It is locked.\nDecision: REFINE\nThought: I look for the key first.")
+    'I look for the key first.'
+    >>> read_reply("Diagnosis: Fine.\nDecision: KEEP")
+    ''
+    """
+    decisions = list(_DECISION.finditer(text))
+    if not decisions:
+        return None
+    last = decisions[-1]
+    if last[1].upper() == "KEEP":
+        return ""
+    thought = _THOUGHT.search(text, last.end())
+    if thought is None:
+        return None
+    # An action in the answer is ignored: the agent acts after its final thought.
+    action = _ACTION.search(text, thought.end())
+    return text[thought.end() - 1 : action.start() if action else None].rstrip()
+
+
+def read_likelihoods(text: str, n: int) -> list[float] | None:
+    r"""Parse `[n]` numbers from 0 to 1, in the order of the goals; None if any is missing.
+
+    >>> read_likelihoods("1: 0.9\n2: .25", 2)
+    [0.9, 0.25]
+    >>> read_likelihoods("**1:** 0.9\n2) 25%", 2)
+    [0.9, 0.25]
+    >>> read_likelihoods("1: likely", 1) is None
+    True
+    """
+    lines = filter(None, map(_LIKELIHOOD.fullmatch, plain_lines(text)))
+    likelihoods = {_ordinal(line[1]): float(line[2]) / (100 if line[3] else 1) for line in lines}
+    if sorted(likelihoods) != list(range(1, n + 1)) or not all(0 <= p <= 1 for p in likelihoods.values()):
+        return None
+    return [likelihoods[number] for number in sorted(likelihoods)]
+
+
+def read_choice(text: str, n: int) -> int | None:
+    """Parse the index of the choice among n; None if there is no valid choice."""
+    choices = _CHOICE.findall(text)
+    chosen = _ordinal(choices[-1]) if choices else 0
+    return chosen - 1 if 1 <= chosen <= n else None
+
+
+def _ordinal(digits: str) -> int:
+    """Convert the number of a list item; 0, which is no item, for a number too long for Python to convert."""
+    return int(digits) if len(digits) < 10 else 0
+
+
+_DECISION = re.compile(r"^[ \t]*Decision:[ \t]*(KEEP|REFINE)\b", re.MULTILINE | re.IGNORECASE)
+_THOUGHT = re.compile(r"^[ \t]*Thought:\s*\S", re.MULTILINE | re.IGNORECASE)
+_ACTION = re.compile(r"^[ \t]*Action:", re.MULTILINE | re.IGNORECASE)
+# No digit can match two parts, so a long run of digits takes linear time.
+_LIKELIHOOD = re.compile(r"(?:[-•] )?([0-9]+)[:.)] ?((?:[0-9]*\.)?[0-9]+)(?:/1(?:\.0)?| ?(%))?")
+_CHOICE = re.compile(r"^[ \t]*Choice:[ \t]*(\d+)\b", re.MULTILINE | re.IGNORECASE)
+
+OUTCOMES = """\
+A critic that has learned from many earlier runs has judged where this thought leads. Outcomes, and how likely each is
+reached:\
+"""
+OWN_OUTCOMES = "You have judged where this thought leads. Outcomes, and how likely each is reached:"
+SUCCESS = """\
+A critic that has learned from many earlier runs gives the task, after this thought, a likelihood of success of
+{likelihood:.2f}.\
+"""
+
+
+def read_goals(text: str, n: int) -> list[str] | None:
+    r"""Parse the goals of an answer; None unless it has exactly n different goals.
+
+    >>> read_goals("Goal: The door is open.\nGoal 2: The key is found.", 2)
+    ['The door is open.', 'The key is found.']
+    >>> read_goals("1. The door is open.", 1) is None
+    True
+    """
+    goals = [" ".join(goal.split()) for goal in _GOAL.findall(text)]
+    return goals if len(goals) == n == len(set(goals)) else None
+
+
+class ChatGoalProposer:
+    """Proposes goals with a chat model: a request for all good goals and a request for all bad goals, concurrently.
+
+    All goals of a kind share a request, so that they differ.
+
+    Args:
+        answers: calls a chat model.
+        prompts: the prompt templates.
+    """
+
+    def __init__(self, answers: Answers, prompts: PnlcPrompts | None = None) -> None:
+        self._answers, self._prompts = answers, prompts or PnlcPrompts()
+
+    async def propose(self, trajectory: Trajectory, thought: str, n_positive: int, n_negative: int) -> Proposed:
+        """Return the given numbers of goals for the newest state; an empty thought stands for any thought.
+
+        Raises:
+            DecisionError: an answer could not be parsed twice in a row; the message quotes it.
+            CriticError: the model failed.
+        """
+        wanted = [(n, positive) for n, positive in ((n_positive, True), (n_negative, False)) if n]
+        prompts = [self._prompts.to_propose(trajectory, thought, n, positive=positive) for n, positive in wanted]
+        read = [partial(read_goals, n=n) for n, _ in wanted]
+        answers, trips = await strictly(self._answers, prompts, read, "goal proposer")
+        by_kind = {positive: tuple(goals) for (_, positive), goals in zip(wanted, answers, strict=True)}
+        return Proposed(by_kind.get(True, ()), by_kind.get(False, ()), trips)
+
+
+_GOAL = re.compile(r"^[ \t]*Goal(?:[ \t]+\d+)?:[ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from amc_agents.decisions.samples import Actor, Sample, require_returns
+from amc_agents.decisions import Actor, Sample, require_returns
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.settings import OnCriticError, require_literal

@@ -208,7 +208,7 @@ async def evaluate(
     """Ask the critic for the values of particles.
 
     With rewards, the critic predicts the future return f, which is 0 for ended particles. Without rewards, it predicts
-    the whole return, for ended particles too (see `smc.potentials`).
+    the whole return, for ended particles too (see `smc.weights`).
 
     Raises:
         CriticError: the critic failed, and `on_critic_error` is "raise".

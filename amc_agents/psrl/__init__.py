@@ -2,11 +2,11 @@
 
 | file or package | content |
 |---|---|
-| `roles`, `role_models` | the roles of the language model, and the models that play them |
-| `ids`, `estimates`, `information_ratio` | LLM-IDS |
-| `learning`, `experience` | updates of the posterior from the steps of an episode |
-| `posterior` | the posterior: versions, updates, its LangGraph store, typed priors |
-| `conversation` | LLM-PSRL (algorithm 1) and LLM-IDS over a conversation of messages |
+| `roles` | the roles of the language model, and an episode's steps as text |
+| `ids` | LLM-IDS: estimates, the information ratio, the choice |
+| `posterior` | the posterior: versions, updates, learning from steps, its LangGraph store, typed priors |
+| `options` | models of the roles, and settings |
+| `episodes`, `explorers` | LLM-PSRL (algorithm 1) and LLM-IDS over a conversation of messages |
 | `nodes`, `middleware` | the methods in a graph, and in an agent |
 """
 
@@ -19,8 +19,8 @@ from amc_agents._lazy import lazy_names as _lazy_names
 if TYPE_CHECKING:
     from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import exploring_text_agent, information_directed_nodes, posterior_sampling_nodes
+    from amc_agents.psrl.options import RoleModel
     from amc_agents.psrl.posterior.store import StorePosterior
-    from amc_agents.psrl.role_models import RoleModel
 
 __all__ = [
     "InformationDirected",
@@ -37,7 +37,7 @@ __getattr__, __dir__ = _lazy_names(
     {
         "InformationDirected": "psrl.middleware",
         "PosteriorSampling": "psrl.middleware",
-        "RoleModel": "psrl.role_models",
+        "RoleModel": "psrl.options",
         "StorePosterior": "psrl.posterior.store",
         "exploring_text_agent": "psrl.nodes",
         "information_directed_nodes": "psrl.nodes",

@@ -15,16 +15,16 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from typing_extensions import override
 
-from amc_agents.psrl.conversation.information_directed import InformationDirectedExplorer, ListedActions
-from amc_agents.psrl.conversation.options import ExplorerOptions, Place, in_sync
-from amc_agents.psrl.conversation.posterior_sampling import (
+from amc_agents.psrl.explorers import (
+    InformationDirectedExplorer,
+    ListedActions,
     PosteriorSamplingExplorer,
     checked_prompt,
     hypothesis_prompt,
     with_system_text,
 )
-from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.role_models import RoleModel
+from amc_agents.psrl.ids import Estimator
+from amc_agents.psrl.options import ExplorerOptions, Place, RoleModel, in_sync
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.deciding import Record
@@ -138,7 +138,7 @@ class PosteriorSampling(ExploringMiddleware):
         sampler: draws hypotheses: a chat model, a `RoleModel` with temperature and prompt, or any object with `sample`.
         policy: acts in place of the agent's model: a chat model, or a `RoleModel`, whose prompt, if any, must use
             {hypothesis}.
-        **options: see `amc_agents.psrl.conversation.options.ExplorerOptions`.
+        **options: see `amc_agents.psrl.options.ExplorerOptions`.
 
     Raises:
         ConfigurationError: a setting is invalid.
@@ -224,7 +224,7 @@ class InformationDirected(ExploringMiddleware):
         actions: texts and tool calls, or a function that lists them given the conversation.
         information: estimates the information from each action. Default: the model of `regret`.
         best_return: return of an optimal policy, if known; `regret` then estimates returns.
-        **options: see `amc_agents.psrl.conversation.options.ExplorerOptions`.
+        **options: see `amc_agents.psrl.options.ExplorerOptions`.
 
     Raises:
         ConfigurationError: a setting is invalid.

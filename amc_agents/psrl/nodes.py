@@ -20,16 +20,16 @@ from typing_extensions import TypedDict
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import ConfigurationError
 from amc_agents.messages import turn_of
-from amc_agents.psrl.conversation.information_directed import InformationDirectedExplorer, ListedActions
-from amc_agents.psrl.conversation.options import ExplorerOptions, Place, in_sync
-from amc_agents.psrl.conversation.posterior_sampling import (
+from amc_agents.psrl.explorers import (
+    InformationDirectedExplorer,
+    ListedActions,
     PosteriorSamplingExplorer,
     checked_prompt,
     hypothesis_prompt,
     with_system_text,
 )
-from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.role_models import RoleModel
+from amc_agents.psrl.ids import Estimator
+from amc_agents.psrl.options import ExplorerOptions, Place, RoleModel, in_sync
 from amc_agents.psrl.roles import Sampler
 from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.contract import as_mapping

@@ -31,8 +31,7 @@ from amc_agents.concurrency.gather import side_by_side
 from amc_agents.concurrency.rate_gate import politely
 from amc_agents.critics.asking import name_of
 from amc_agents.critics.server.served import LEAST_LOGPROB
-from amc_agents.decisions.asking import Answers
-from amc_agents.decisions.samples import Sample
+from amc_agents.decisions import Answers, Sample
 from amc_agents.errors import BudgetExhausted, ConfigurationError, UnboundedRequest
 from amc_agents.logs import log, room_logger
 from amc_agents.messages import turn_of
@@ -179,7 +178,7 @@ def role_answers(model: BaseChatModel, role: str, *, run_name: str | None = None
 
 
 class ChatActor:
-    """Samples turns of a chat model at the end of a conversation (`amc_agents.decisions.samples.Actor`).
+    """Samples turns of a chat model at the end of a conversation (`amc_agents.decisions.Actor`).
 
     Args:
         model: a chat model, or a chat model with bound arguments (`model.bind_tools(...)`).

@@ -14,10 +14,9 @@ import numpy as np
 from langchain_core.messages import BaseMessage
 
 from amc_agents.models.seeding import particle_rng
-from amc_agents.psrl.estimates import GAIN_IS, REGRET_IS
-from amc_agents.psrl.experience import read_experience
+from amc_agents.psrl.ids import GAIN_IS, REGRET_IS
 from amc_agents.psrl.posterior.priors import hypothesis_text, parse_prior, read_hypothesis
-from amc_agents.psrl.roles import ACTION, HYPOTHESIS, POSTERIOR
+from amc_agents.psrl.roles import ACTION, HYPOTHESIS, POSTERIOR, read_experience
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Step
 

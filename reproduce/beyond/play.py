@@ -14,9 +14,9 @@ from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.messages import split_turn
 from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import ASSISTANT, USER, WordTokenizer
 from amc_agents.models.embedded.weights import model_folder
-from amc_agents.models.sampling import choose
+from amc_agents.models.engine import choose
+from amc_agents.models.tokenizers import ASSISTANT, USER, WordTokenizer
 from amc_agents.types import Environment, FloatArray, Step, Task, Trajectory
 
 Tokens = tuple[int, ...]

@@ -29,13 +29,13 @@ from amc_agents.bench.statistics import Measured, estimate, paired
 from amc_agents.critics.goal.critic import GoalValueCritic, as_summary
 from amc_agents.critics.goal.embeddings import as_embeddings
 from amc_agents.critics.render import turn
-from amc_agents.decisions.samples import Sample
+from amc_agents.decisions import Sample
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.lac import decision as lac
-from amc_agents.lac.decision import LacSettings
+from amc_agents.lac.types import LacSettings
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.pnlc import decision as pnlc
-from amc_agents.pnlc.decision import PnlcSettings
+from amc_agents.pnlc.types import PnlcSettings
 from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 from reproduce.crafting.goal_judges import RecipeGoals, similarity

@@ -19,7 +19,7 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.training.value.saving import GoldenPrompt, golden_scores, scores_without_adapter
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # peft uses what transformers deprecates

@@ -29,7 +29,8 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.verdict.critic import VerdictCritic
 from amc_agents.critics.verdict.embedded import EmbeddedVerdictReader
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.lac.decision import LacSettings, decide
+from amc_agents.lac.decision import decide
+from amc_agents.lac.types import LacSettings
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.runtime.inner_calls import ChatActor
 from amc_agents.training.verdict.labelling import CraftingLabels

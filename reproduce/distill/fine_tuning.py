@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from amc_agents.models.embedded import model_folder
-from amc_agents.models.embedded.tokenizer import ASSISTANT
+from amc_agents.models.tokenizers import ASSISTANT
 from amc_agents.training.fine_tuning import warm_up_and_cosine
 from reproduce.beyond.play import Policy
 from reproduce.policy_training import padded, token_losses, update

@@ -19,8 +19,8 @@ from langchain_core.messages import HumanMessage
 from typing_extensions import override
 
 from amc_agents.envs.registry import WorldSpec, world
-from amc_agents.psrl.estimates import ChatEstimator
-from amc_agents.psrl.posterior.updates import InMemoryPosterior
+from amc_agents.psrl.ids import ChatEstimator
+from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater
 from amc_agents.runtime.inner_calls import role_answers
 from amc_agents.types import FloatArray, Task

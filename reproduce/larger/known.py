@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from amc_agents.envs.workshop import WorkshopTask, WorkshopWorld, solution_from
 from amc_agents.messages import split_turn
-from amc_agents.models.embedded.tokenizer import ASSISTANT, USER, WordTokenizer
+from amc_agents.models.tokenizers import ASSISTANT, USER, WordTokenizer
 from amc_agents.types import Task, TimeStep
 
 HORIZON = 20

@@ -34,7 +34,7 @@ import numpy as np
 
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
-from amc_agents.models.embedded.tokenizer import ASSISTANT, WordTokenizer
+from amc_agents.models.tokenizers import ASSISTANT, WordTokenizer
 from amc_agents.training.metrics import auc
 from reproduce.beyond.filtering import filtered, independent
 from reproduce.dose.doses import BOTH, GRID, N, Setting

@@ -11,8 +11,9 @@ import pytest
 from langgraph.store.sqlite import SqliteStore
 
 from amc_agents.errors import UpdateError
+from amc_agents.psrl.posterior.memory import Evidence
 from amc_agents.psrl.posterior.store import StorePosterior
-from amc_agents.psrl.posterior.updates import Evidence, update_posterior
+from amc_agents.psrl.posterior.updates import update_posterior
 
 PRIOR = "Lever A: 0 of 0.\nLever B: 0 of 0."
 FILE = "memory.db"

@@ -14,8 +14,8 @@ from amc_agents.critics.adapting import adapted, name_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import for_lac, nature_of
 from amc_agents.errors import ConfigurationError, CriticSpecError
-from amc_agents.lac.node import actor_critic_model
-from amc_agents.pnlc.node import critique_refine_model
+from amc_agents.lac.model import actor_critic_model
+from amc_agents.pnlc.model import critique_refine_model
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing import ScriptedChatModel, check_critic

@@ -9,7 +9,7 @@ import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder, PromptFormat, newest_start, windows
 from amc_agents.critics.verdict.checkpoint import DIALOGUE_ACTIONS
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError, PromptTooLong
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory
 
 WORDS = ["get 1 clay", "craft 1 oak gate using 2 clay", "Got 1 clay", "Could not find {silk}", "é\n\n", "Value:", " "]

@@ -27,7 +27,7 @@ from amc_agents.critics.tokenizing import (
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.verdict.checkpoint import STEP, VerdictFormat
 from amc_agents.errors import ConfigurationError
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory
 
 CRAFTING = Path(amc_agents.models.embedded.__path__[0]) / "crafting"

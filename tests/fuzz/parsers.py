@@ -33,21 +33,18 @@ from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticError, PosteriorError
 from amc_agents.files import read_json_object
-from amc_agents.lac.imagination import read_imagined
-from amc_agents.lac.reflection import before_verdict
+from amc_agents.lac.imagination import before_verdict, read_imagined
 from amc_agents.messages import called_tools, split_turn, trajectory_from_messages
 from amc_agents.models.embedded import model_folder
 from amc_agents.operations.importing import Outcomes, Reading, import_logs
 from amc_agents.operations.importing.logged_runs import read_outcomes
-from amc_agents.pnlc.critique import read_choice, read_likelihoods, read_reply
-from amc_agents.pnlc.goals import read_goals
-from amc_agents.psrl import estimates
-from amc_agents.psrl.experience import read_experience
+from amc_agents.pnlc.prompts import read_choice, read_goals, read_likelihoods, read_reply
+from amc_agents.psrl import ids as estimates
 from amc_agents.psrl.posterior import store
+from amc_agents.psrl.posterior.memory import Evidence, Version
 from amc_agents.psrl.posterior.priors import impossible, parse_prior, read_hypothesis
 from amc_agents.psrl.posterior.retained import dropped_statements
-from amc_agents.psrl.posterior.types import Evidence, Version
-from amc_agents.psrl.roles import after, read_step
+from amc_agents.psrl.roles import after, read_experience, read_step
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.training.dataset import pyarrow_or_error, read_records
 from amc_agents.types import Step, Task, Trajectory

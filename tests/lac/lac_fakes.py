@@ -8,7 +8,7 @@ import selectors
 import numpy as np
 
 from amc_agents.critics.uses import Judgements
-from amc_agents.decisions.samples import Sample
+from amc_agents.decisions import Sample
 
 
 class Script:

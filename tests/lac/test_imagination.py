@@ -7,16 +7,18 @@ import pytest
 
 from amc_agents.critics.judge.style import MARKER
 from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.lac.decision import LacSettings, decide
-from amc_agents.lac.imagination import ChatImagination, read_imagined
-from amc_agents.lac.reflection import (
+from amc_agents.lac.decision import decide
+from amc_agents.lac.imagination import (
+    ChatImagination,
     ChatReflector,
     before_verdict,
+    read_imagined,
     reflected,
     reflection_of,
     verdict_of,
     with_reflection,
 )
+from amc_agents.lac.types import LacSettings
 from amc_agents.pnlc.prompts import PnlcPrompts
 from amc_agents.types import Step, Task, Trajectory
 from tests.lac.lac_fakes import Odds, Script, acts

@@ -11,10 +11,11 @@ import pytest
 
 from amc_agents.critics.spec import UniformCritic
 from amc_agents.critics.uses import Judgements, LogOdds
+from amc_agents.decisions import Sample
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, PromptTooLong
-from amc_agents.lac.decision import LacSettings, Sample, decide, decide_among
-from amc_agents.lac.imagination import ChatImagination
-from amc_agents.lac.reflection import ChatReflector
+from amc_agents.lac.decision import decide, decide_among
+from amc_agents.lac.imagination import ChatImagination, ChatReflector
+from amc_agents.lac.types import LacSettings
 from amc_agents.types import Step, Task, Trajectory
 from tests.lac.lac_fakes import Flagging, Odds, Script, acts, virtual_seconds
 

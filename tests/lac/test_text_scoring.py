@@ -14,13 +14,12 @@ from langchain_core.messages import HumanMessage
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.envs.crafting import generate_tasks
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError
-from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
-from amc_agents.lac.prior import over_thoughts
-from amc_agents.lac.text_scoring import ChatRescorer, Text, written
+from amc_agents.lac.improvement import over_thoughts
+from amc_agents.lac.text_scoring import ChatRescorer, EmbeddedScorer, Text, written
 from amc_agents.lac.vllm_text_scorer import CompletionsScorer
 from amc_agents.messages import split_turn
 from amc_agents.models.embedded import EmbeddedChatModel, NumpyLlama, WordTokenizer, model_folder
-from amc_agents.models.sampling import log_softmax
+from amc_agents.models.engine import log_softmax
 from amc_agents.usage import Meter, metering
 
 MODEL = NumpyLlama.load(model_folder("crafting"))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from amc_agents.models.embedded.blas import _openblas, one_blas_thread
+from amc_agents.models.embedded.llama import _openblas, one_blas_thread
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.batcher import _Ticket
 from amc_agents.models.embedded import EmbeddedChatModel, NumpyLlama, WordTokenizer
-from amc_agents.models.sampling import log_softmax
+from amc_agents.models.engine import log_softmax
 from amc_agents.models.seeding import use_rng
 
 TASK = "Goal: craft oak gate. craft 1 oak gate using 2 clay, 1 silk"

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.models.embedded.prefix_cache import PrefixCache
+from amc_agents.models.embedded.cache import PrefixCache
 
 
 def kv_of(tokens):

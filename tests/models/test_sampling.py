@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amc_agents.models.sampling import choose
+from amc_agents.models.engine import choose
 
 LOGITS = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], dtype=np.float32))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amc_agents.critics.value.local import shipped_folder
 from amc_agents.errors import CheckpointError
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 
 SHIPPED = shipped_folder("crafting")
 TEXTS = [

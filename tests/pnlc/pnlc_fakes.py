@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from amc_agents.pnlc.decision import Sample
+from amc_agents.decisions import Sample
 
 KEEP = "Diagnosis: It will work.\nDecision: KEEP"
 

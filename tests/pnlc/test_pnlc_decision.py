@@ -8,9 +8,11 @@ import json
 import numpy as np
 import pytest
 
+from amc_agents.decisions import Sample
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, UnreadableAnswer
-from amc_agents.pnlc.decision import PnlcPrompts, PnlcSettings, Proposed, Sample, decide
-from amc_agents.pnlc.goals import ChatGoalProposer
+from amc_agents.pnlc.decision import decide
+from amc_agents.pnlc.prompts import ChatGoalProposer, PnlcPrompts
+from amc_agents.pnlc.types import PnlcSettings, Proposed
 from amc_agents.types import Step, Task, Trajectory
 from tests.lac.lac_fakes import Odds, virtual_seconds
 from tests.pnlc.pnlc_fakes import KEEP, Proposals, Reaches, Script, refine

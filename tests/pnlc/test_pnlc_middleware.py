@@ -17,7 +17,7 @@ from amc_agents.critics.goal.checkpoint import Calibration
 from amc_agents.critics.goal.embeddings import HashedWords
 from amc_agents.errors import ConfigurationError, DecisionError
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.pnlc.decision import PnlcPrompts
+from amc_agents.pnlc.prompts import PnlcPrompts
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.critics.goal.test_goal import checkpoint_for
 from tests.pnlc.pnlc_agents import AGREES, WARNS, Reaches, go, mind, walker

@@ -24,9 +24,9 @@ from amc_agents.envs.crafting import generate_task
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import particle_rng
-from amc_agents.pnlc.decision import PnlcPrompts, Proposed
-from amc_agents.pnlc.model import CritiqueRefineModel
-from amc_agents.pnlc.thinker import carrying, described
+from amc_agents.pnlc.model import CritiqueRefineModel, carrying, described
+from amc_agents.pnlc.prompts import PnlcPrompts
+from amc_agents.pnlc.types import Proposed
 from amc_agents.runtime.metering import PolicyMeter
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.usage import Meter, Usage, record

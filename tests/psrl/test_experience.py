@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amc_agents.psrl.experience import NOTHING, experience, read_experience
+from amc_agents.psrl.roles import NOTHING, experience, read_experience
 from amc_agents.types import Step
 
 TEXTS = st.lists(st.sampled_from(["a", "b ", "\n", ":", "Step 2\n", "Action: ", "  ", "Reward: 1\n"]), max_size=8).map(

@@ -12,9 +12,9 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from amc_agents import AtSteps, Never, amc
 from amc_agents.errors import AgentContractError, QuorumLost
-from amc_agents.psrl.conversation.journal import OPEN
+from amc_agents.psrl.episodes import OPEN
+from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.store import StorePosterior
-from amc_agents.psrl.posterior.updates import InMemoryPosterior
 from amc_agents.runtime.store_operations import batch
 from tests.psrl import test_ids_middleware as ids
 from tests.psrl.exploring_agents import GIVEN, NAMESPACE, PRIOR, an_agent, counts, machine

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from amc_agents.errors import DecisionError, RoleError
-from amc_agents.psrl.estimates import ChatEstimator
-from amc_agents.psrl.ids import InformationDirectedChoice
+from amc_agents.psrl.ids import ChatEstimator, InformationDirectedChoice
 from amc_agents.types import Task, Trajectory
 from tests.lac.lac_fakes import virtual_seconds
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.errors import DecisionError
-from amc_agents.psrl.information_ratio import least_information_ratio
+from amc_agents.psrl.ids import least_information_ratio
 
 # Numbers that are equal now and then, 0 now and then, and of any size.
 NUMBERS = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(1e-3, 1e3))

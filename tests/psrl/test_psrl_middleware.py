@@ -18,10 +18,10 @@ from langgraph.types import Command, interrupt
 
 from amc_agents import PosteriorSampling
 from amc_agents.errors import ConfigurationError, RoleError, UpdateError
-from amc_agents.psrl.conversation.journal import OPEN
+from amc_agents.psrl.episodes import OPEN
+from amc_agents.psrl.options import RoleModel
+from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.store import StorePosterior
-from amc_agents.psrl.posterior.updates import InMemoryPosterior
-from amc_agents.psrl.role_models import RoleModel
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, metering
 from tests.psrl.exploring_agents import (

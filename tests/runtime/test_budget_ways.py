@@ -31,8 +31,7 @@ from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.envs.crafting import generate_task
 from amc_agents.errors import CriticError, UnboundedRequest
-from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
-from amc_agents.lac.text_scoring import Text
+from amc_agents.lac.text_scoring import EmbeddedScorer, Text
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.budget_keeper import bounded, prompt_bound
 from amc_agents.testing.scripted import ScriptedChatModel

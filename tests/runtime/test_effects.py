@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from amc_agents import effect
 from amc_agents.errors import AgentContractError, ConfigurationError
-from amc_agents.lac.node import actor_critic_node
+from amc_agents.lac.model import actor_critic_node
 from amc_agents.population.wrap import amc
 from amc_agents.smc import EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel

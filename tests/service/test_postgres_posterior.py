@@ -12,8 +12,9 @@ from contextlib import AsyncExitStack, ExitStack
 import pytest
 
 from amc_agents.errors import PosteriorError
+from amc_agents.psrl.posterior.memory import Evidence, Version
 from amc_agents.psrl.posterior.store import StorePosterior, posteriors_in
-from amc_agents.psrl.posterior.updates import Evidence, Version, apply_pending, edit, update_posterior
+from amc_agents.psrl.posterior.updates import apply_pending, edit, update_posterior
 from tests.psrl.posterior.posterior_writers import NAMESPACE
 
 pytestmark = pytest.mark.service

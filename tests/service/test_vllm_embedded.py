@@ -10,7 +10,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.models.embedded import model_folder
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 
 POLICY = model_folder("crafting")
 ADAPTER = POLICY / "value"

@@ -8,8 +8,7 @@ import pytest
 
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import CriticError
-from amc_agents.lac.embedded_text_scorer import EmbeddedScorer
-from amc_agents.lac.text_scoring import ChatRescorer, Text
+from amc_agents.lac.text_scoring import ChatRescorer, EmbeddedScorer, Text
 from amc_agents.lac.vllm_text_scorer import CompletionsScorer
 
 pytestmark = pytest.mark.service

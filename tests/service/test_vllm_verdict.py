@@ -27,7 +27,7 @@ from amc_agents.critics.verdict.reading import CompletionsReader, Spellings
 from amc_agents.critics.verdict.top_k import TopKReader
 from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.testing import check_critic
 from amc_agents.types import Step, Task, Trajectory
 

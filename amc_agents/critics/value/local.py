@@ -21,10 +21,9 @@ from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_hash
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
-from amc_agents.models.embedded.export import export_merged
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.models.embedded.weights import SHIPPED
+from amc_agents.models.embedded.weights import SHIPPED, export_merged
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record

@@ -24,7 +24,7 @@ from amc_agents.critics.saved import Golden, Number, SavedFields, TokenCount, To
 from amc_agents.critics.server.served import FolderKind
 from amc_agents.critics.tokenizing import Template, Tokenize, segments_from_json, segments_to_json
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.models.tokenizer_file import NAME as TOKENIZER
+from amc_agents.models.tokenizers import NAME as TOKENIZER
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray, Trajectory
 

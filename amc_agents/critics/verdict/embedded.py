@@ -19,10 +19,10 @@ from amc_agents.critics.verdict.checkpoint import FILE, VerdictCheckpoint, Verdi
 from amc_agents.critics.verdict.reading import Ids, Spellings, Verdicts
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
-from amc_agents.models.embedded.export import export_merged
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
-from amc_agents.models.sampling import log_softmax
+from amc_agents.models.embedded.weights import export_merged
+from amc_agents.models.engine import log_softmax
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.usage import Usage, record
 
 ADAPTER = "verdict"

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.models.embedded.kv_rows import KVRows
+from amc_agents.models.embedded.cache import KVRows, Match, PrefixCache, Tokens
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.prefix_cache import Match, PrefixCache, Tokens
-from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.engine import Float32Array, Joined
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.types import FloatArray, IntArray
 
 # A prefix of at least this length that several new prompts share is computed once, on its own.

@@ -6,14 +6,18 @@ preallocated array, so that a decoding step is a few batched matrix products wit
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from amc_agents.concurrency.background import lock_across_forks
 from amc_agents.errors import CheckpointError
-from amc_agents.models.embedded.blas import one_blas_thread
-from amc_agents.models.embedded.kv_rows import KVRows
+from amc_agents.models.embedded.cache import KVRows
 from amc_agents.models.embedded.weights import LlamaConfig, Weights, merge_adapter, read_as_saved, read_weights
 from amc_agents.models.engine import Float32Array
 from amc_agents.types import IntArray
@@ -212,3 +216,57 @@ def _paired(weight: Float32Array, head_dim: int) -> Float32Array:
     """
     halves = weight.reshape(-1, 2, head_dim // 2, weight.shape[-1])
     return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+# (prefix, suffix) of the library's symbols, which depend on its build; numpy's own wheels use the first pair.
+_SPELLINGS = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))
+
+
+class _OpenBlas(NamedTuple):
+    get_threads: Callable[[], int]
+    set_threads: Callable[[int], None]
+
+
+_lock = lock_across_forks()
+_users = 0
+_before = 1
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit OpenBLAS to the calling thread, as long as any thread is inside such a block."""
+    global _users, _before
+    library = _openblas()
+    if library is None:
+        yield
+        return
+    with _lock:
+        if _users == 0:
+            _before = library.get_threads()
+            if _before > 1:
+                library.set_threads(1)
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0 and _before > 1:
+                library.set_threads(_before)
+
+
+@cache
+def _openblas() -> _OpenBlas | None:
+    """Return the OpenBLAS that numpy's wheel contains, or None if numpy uses another library."""
+    package = Path(np.__file__).parent
+    for folder in (package.parent / "numpy.libs", package / ".dylibs"):
+        for path in sorted(folder.glob("*openblas*")):
+            # numpy has already loaded the library, so this returns the same instance.
+            library = ctypes.CDLL(str(path))
+            for prefix, suffix in _SPELLINGS:
+                get_threads = getattr(library, f"{prefix}openblas_get_num_threads{suffix}", None)
+                set_threads = getattr(library, f"{prefix}openblas_set_num_threads{suffix}", None)
+                if get_threads is not None and set_threads is not None:
+                    set_threads.restype = None
+                    return _OpenBlas(get_threads, set_threads)
+    return None

@@ -1,21 +1,182 @@
-"""The protocol of a posterior's memory, and a memory inside the process."""
+"""A posterior's versions, the chain of those that led to its head, and the memory that stores them.
+
+Versions form a tree, since each names its parent. Among the children of a version, the child leads whose branch
+contains the owner's earliest edit or rollback. Without any edit the longest branch leads, and among equally long
+branches the first. So an owner takes precedence over evidence, an edit over later edits elsewhere, and a version that a
+slow process adds late does not displace what others have built in the meantime.
+
+Evidence in displaced versions is applied again to the head.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import uuid
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
 from amc_agents.errors import PosteriorError
-from amc_agents.psrl.posterior.lineage import Lineage
-from amc_agents.psrl.posterior.types import Evidence, Version
 from amc_agents.quoting import quoted
+
+Cause = Literal["prior", "evidence", "edit", "rollback"]
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """An observation that the posterior must account for."""
+
+    episode: str
+    """Name of the episode in which it was made."""
+    observation: str
+    """The observation as text: a trajectory, or a single step."""
+    id: str = field(default_factory=_new_id)
+    """Identifies the evidence, which is applied once per id. Pass your own id (episode and step, say) so that a call
+    repeated after a restart has no effect."""
+    must_keep: tuple[str, ...] = ()
+    """Statements of the posterior that the first try dropped, for the updater's prompt on the second try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the posterior, and its cause."""
+
+    text: str
+    """The whole posterior."""
+    cause: Cause
+    """Its cause: the prior, evidence, an edit by the owner, or a rollback by the owner."""
+    parent: str | None = None
+    """Id of the version it was derived from; None for the first version."""
+    number: int = 1
+    """Position in the order in which versions were added, from 1. Processes that write at the same moment may use the
+    same number."""
+    evidence: Evidence | None = None
+    """The evidence that was applied, if the cause is evidence."""
+    dropped: tuple[str, ...] = ()
+    """Statements of the parent that the guard misses here, even after a second try."""
+    restores: str | None = None
+    """Id of the version whose text was restored, if the cause is a rollback."""
+    note: str = ""
+    """The owner's note."""
+    id: str = field(default_factory=_new_id)
+    """Unique id."""
+    made_at: str = field(default_factory=_now)
+    """Time of creation: ISO 8601, UTC."""
+
+    @property
+    def by_owner(self) -> bool:
+        """True if the owner wrote this version. It takes precedence over evidence that arrived in the meantime."""
+        return self.cause in ("edit", "rollback")
+
+
+Apply = Callable[[str, Evidence], Awaitable[str]]
+"""Maps the posterior and new evidence to the whole new posterior. An exception means that the update failed."""
+
+Guard = Callable[[str, str], Sequence[str]]
+"""Maps the old text and the new text to the statements of the old text that the new text dropped."""
+
+
+class Lineage:
+    """The versions of one posterior, and the chain of those that led to its head."""
+
+    def __init__(self, versions: Iterable[Version] = ()) -> None:
+        self.versions: list[Version] = []
+        """Every version, in the order of addition."""
+        self.chain: list[Version] = []
+        """Versions that led to the head, oldest first, with the head last."""
+        self.settled: set[str] = set()
+        """Ids of the evidence that the chain accounts for."""
+        self.add(versions)
+
+    @property
+    def head(self) -> Version:
+        """Last version of the chain.
+
+        Raises:
+            PosteriorError: the posterior has no version.
+        """
+        if not self.chain:
+            raise PosteriorError("this posterior has no version yet: give it a prior to begin with")
+        return self.chain[-1]
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next version."""
+        return self.versions[-1].number + 1 if self.versions else 1
+
+    def add(self, versions: Iterable[Version]) -> None:
+        """Add versions and derive the head again.
+
+        Raises:
+            PosteriorError: the parent of a version is missing.
+        """
+        rest = deque(versions)
+        while rest and rest[0].parent == (self.chain[-1].id if self.chain else None):
+            # The common case, a child of the head: the rest of the chain stays.
+            self.versions.append(rest[0])
+            self._extend(rest.popleft())
+        if rest:
+            ordered = sorted([*self.versions, *rest], key=lambda version: (version.number, version.id))
+            chain = _chain_of(ordered)
+            self.versions, self.chain, self.settled = ordered, [], set()
+            for version in chain:
+                self._extend(version)
+
+    def displaced(self) -> list[Evidence]:
+        """Return the evidence of displaced versions that the chain does not account for."""
+        if len(self.chain) == len(self.versions):
+            return []
+        by_id = {version.evidence.id: version.evidence for version in self.versions if version.evidence is not None}
+        return [evidence for evidence in by_id.values() if evidence.id not in self.settled]
+
+    def _extend(self, version: Version) -> None:
+        self.chain.append(version)
+        if version.evidence is not None:
+            self.settled.add(version.evidence.id)
+
+
+def _chain_of(versions: Sequence[Version]) -> list[Version]:
+    """Return the versions that led to the head, given all versions in order."""
+    known = {version.id for version in versions}
+    children: dict[str | None, list[Version]] = {}
+    first_edit: dict[str, float] = {}
+    """Number of the earliest version by the owner in a version's branch."""
+    length: dict[str, int] = {}
+    """Versions on the longest path from a version to a leaf."""
+    for version in reversed(versions):  # Children come after their parents.
+        if version.parent is not None and version.parent not in known:
+            raise PosteriorError(
+                f"version {version.number} ({version.id}) started from version {version.parent}, which is missing "
+                "from the store: restore it from a backup"
+            )
+        branches = children.get(version.id, [])
+        own_edit = version.number if version.by_owner else math.inf
+        first_edit[version.id] = min([own_edit, *(first_edit[child.id] for child in branches)])
+        length[version.id] = 1 + max((length[child.id] for child in branches), default=0)
+        children.setdefault(version.parent, []).insert(0, version)
+    chain: list[Version] = []
+    leading: str | None = None
+    while leading in children:
+        chain.append(min(children[leading], key=lambda child: (first_edit[child.id], -length[child.id])))
+        leading = chain[-1].id
+    return chain
 
 
 class PosteriorMemory(Protocol):

@@ -2,7 +2,7 @@
 
 Below the posterior's namespace lie `posterior_versions` and `posterior_evidence`. Every version is written once, under
 a key that contains its id, so writers in several processes never overwrite each other. The head is derived from all
-versions: see `amc_agents.psrl.posterior.lineage`.
+versions: see `amc_agents.psrl.posterior.memory`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 
 from amc_agents.errors import ConfigurationError, PosteriorError
-from amc_agents.psrl.posterior.lineage import Lineage
-from amc_agents.psrl.posterior.memory import PosteriorMemory, Turns
-from amc_agents.psrl.posterior.types import Evidence, Version
+from amc_agents.psrl.posterior.memory import Evidence, Lineage, PosteriorMemory, Turns, Version
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.runtime.store_operations import ALL, batch, items_of
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import use_rng
-from amc_agents.psrl.estimates import Estimator
-from amc_agents.psrl.ids import IdsDecision, InformationDirectedChoice
-from amc_agents.psrl.learning import EpisodeProgress, Learner, Learning
-from amc_agents.psrl.posterior.updates import PosteriorMemory
+from amc_agents.psrl.ids import Estimator, IdsDecision, InformationDirectedChoice
+from amc_agents.psrl.posterior.memory import PosteriorMemory
+from amc_agents.psrl.posterior.updates import EpisodeProgress, Learner, Learning
 from amc_agents.psrl.roles import SamplePolicy, Sampler, Updater
 from amc_agents.quoting import quoted
 from amc_agents.types import Environment, Step, Task, Trajectory

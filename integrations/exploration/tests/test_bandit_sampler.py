@@ -8,7 +8,7 @@ from langchain_core.messages import HumanMessage
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.psrl.posterior.priors import Beta, Independent, impossible, read_hypothesis
 from amc_agents.psrl.roles import HYPOTHESIS, SAMPLE, after
 from amc_agents_exploration import BANDIT_SAMPLER

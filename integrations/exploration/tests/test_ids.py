@@ -7,8 +7,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.psrl.estimates import ChatEstimator, Estimates
-from amc_agents.psrl.posterior.updates import InMemoryPosterior
+from amc_agents.psrl.ids import ChatEstimator, Estimates
+from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.roles import ChatUpdater
 from amc_agents.types import Task, Trajectory
 from amc_agents_exploration.episodic import LlmInformationDirected, play_episode

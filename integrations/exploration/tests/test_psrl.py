@@ -11,9 +11,9 @@ from langchain_core.messages import HumanMessage
 
 from amc_agents.errors import ConfigurationError, RoleError, UpdateError
 from amc_agents.models.seeding import particle_rng
-from amc_agents.psrl.learning import Learning
+from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.priors import impossible
-from amc_agents.psrl.posterior.updates import InMemoryPosterior
+from amc_agents.psrl.posterior.updates import Learning
 from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater, read_step
 from amc_agents.types import Task
 from amc_agents_exploration.episodic import LlmPosteriorSampling, play_episode

@@ -20,7 +20,7 @@ from amc_agents.critics.judge.critic import FOA, RIGHT_SO_FAR, WRONG_SO_FAR, Jud
 from amc_agents.critics.judge.style import MARKER, ZERO_SHOT, JudgeStyle, stated_number, written
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import ConfigurationError, CriticError, CriticSpecError, UnreadableAnswer
-from amc_agents.lac.judging import judge_candidates
+from amc_agents.lac.decision import judge_candidates
 from amc_agents.lac.types import LacSettings
 from amc_agents.testing import ScriptedChatModel, check_critic
 from amc_agents.types import Step, Task, Trajectory

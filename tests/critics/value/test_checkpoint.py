@@ -21,7 +21,7 @@ from amc_agents.errors import CheckpointError
 from amc_agents.models.embedded import model_folder
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 
 FOLDER = model_folder("crafting")
 

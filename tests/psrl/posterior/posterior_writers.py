@@ -7,8 +7,9 @@ import importlib
 import multiprocessing
 import sys
 
+from amc_agents.psrl.posterior.memory import Evidence
 from amc_agents.psrl.posterior.store import StorePosterior
-from amc_agents.psrl.posterior.updates import Evidence, update_posterior
+from amc_agents.psrl.posterior.updates import update_posterior
 
 NAMESPACE = ("worlds", "lever")
 

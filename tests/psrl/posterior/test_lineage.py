@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.errors import PosteriorError
-from amc_agents.psrl.posterior.lineage import Lineage
-from amc_agents.psrl.posterior.types import Evidence, Version
+from amc_agents.psrl.posterior.memory import Evidence, Lineage, Version
 
 
 def tree(rows):

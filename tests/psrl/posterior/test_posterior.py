@@ -7,16 +7,8 @@ import threading
 import pytest
 
 from amc_agents.errors import PosteriorError, UpdateError
-from amc_agents.psrl.posterior.updates import (
-    Evidence,
-    InMemoryPosterior,
-    Version,
-    apply_pending,
-    diff,
-    edit,
-    rollback,
-    update_posterior,
-)
+from amc_agents.psrl.posterior.memory import Evidence, InMemoryPosterior, Version
+from amc_agents.psrl.posterior.updates import apply_pending, diff, edit, rollback, update_posterior
 
 PRIOR = "Lever A: 0 of 0.\nLever B: 0 of 0."
 

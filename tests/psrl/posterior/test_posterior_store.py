@@ -17,8 +17,9 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import ConfigurationError, PosteriorError
+from amc_agents.psrl.posterior.memory import Evidence, Version
 from amc_agents.psrl.posterior.store import StorePosterior, posteriors_in
-from amc_agents.psrl.posterior.updates import Evidence, Version, apply_pending, edit, rollback, update_posterior
+from amc_agents.psrl.posterior.updates import apply_pending, edit, rollback, update_posterior
 from amc_agents.runtime.store_operations import batch, items_of
 from tests.psrl.posterior.posterior_writers import NAMESPACE
 

@@ -13,7 +13,7 @@ from amc_agents.critics.saved import BFLOAT16, FIRST_TOKEN_POOLING, MEAN_POOLING
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError
-from amc_agents.models.embedded.tokenizer import WordTokenizer
+from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.training.value.saving import GoldenPrompt, golden_scores
 
 

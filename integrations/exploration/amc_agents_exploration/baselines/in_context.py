@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from amc_agents.decisions.asking import Answers
+from amc_agents.decisions import Answers
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import use_rng
-from amc_agents.psrl.experience import experience
-from amc_agents.psrl.roles import Role, read_step
+from amc_agents.psrl.roles import Role, experience, read_step
 from amc_agents.types import Step, Task, Trajectory
 
 

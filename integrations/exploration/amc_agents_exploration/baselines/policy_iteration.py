@@ -15,7 +15,7 @@ import numpy as np
 
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.judge.style import plain_lines
-from amc_agents.decisions.asking import Answers
+from amc_agents.decisions import Answers
 from amc_agents.models.seeding import use_rng
 from amc_agents.psrl.roles import DECIMAL, Role, after, read_step
 from amc_agents.types import FloatArray, Step, Task, Trajectory

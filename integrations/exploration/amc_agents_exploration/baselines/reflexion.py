@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from amc_agents.decisions.asking import Answers
+from amc_agents.decisions import Answers
 from amc_agents.models.seeding import use_rng
-from amc_agents.psrl.experience import experience
-from amc_agents.psrl.roles import Role, after, read_step
+from amc_agents.psrl.roles import Role, after, experience, read_step
 from amc_agents.types import Step, Task, Trajectory
 
 

@@ -20,9 +20,9 @@ from langchain_core.language_models import BaseChatModel
 from amc_agents.critics.asking import build_model, key_of
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
+from amc_agents.psrl.options import RoleModel, as_estimator, as_policy, as_sampler, as_updater
+from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.priors import impossible
-from amc_agents.psrl.posterior.updates import InMemoryPosterior
-from amc_agents.psrl.role_models import RoleModel, as_estimator, as_policy, as_sampler, as_updater
 from amc_agents.quoting import quoted
 from amc_agents.types import Task, Trajectory
 from amc_agents_exploration import BANDIT_SAMPLER

@@ -6,7 +6,7 @@ from typing import Any, Generic
 
 import numpy as np
 
-from amc_agents.psrl.information_ratio import least_information_ratio
+from amc_agents.psrl.ids import least_information_ratio
 from amc_agents.types import Step, Task, Trajectory
 from amc_agents_exploration.exact.model import ExactModel, InformedModel, Policy, PriorT
 

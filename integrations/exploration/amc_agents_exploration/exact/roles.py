@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.psrl.estimates import Estimates
-from amc_agents.psrl.experience import read_experience
+from amc_agents.psrl.ids import Estimates
 from amc_agents.psrl.posterior.priors import hypothesis_text, parse_prior, read_hypothesis
+from amc_agents.psrl.roles import read_experience
 from amc_agents.quoting import quoted
 from amc_agents.types import Step, Trajectory
 from amc_agents_exploration.exact.model import ExactModel, InformedModel

@@ -6,35 +6,49 @@ the posterior's store after each turn, so that nothing is lost if the state is.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from langchain_core.messages import BaseMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.models.seeding import particle_rng, use_rng
-from amc_agents.psrl.conversation.journal import OpenEpisode, OpenEpisodes
-from amc_agents.psrl.conversation.messages import (
+from amc_agents.psrl.episodes import (
+    OpenEpisode,
+    OpenEpisodes,
     answered_steps,
     episode_of,
     message_ids,
     newest_input,
     request_text,
 )
-from amc_agents.psrl.conversation.options import ExplorerOptions, Place
-from amc_agents.psrl.learning import EpisodeProgress, Learner, Learning
+from amc_agents.psrl.ids import Estimator, InformationDirectedChoice, KnownEstimates
+from amc_agents.psrl.options import (
+    ExplorerOptions,
+    Place,
+    RoleModel,
+    as_estimator,
+    as_role_model,
+    as_sampler,
+    as_updater,
+)
+from amc_agents.psrl.posterior.memory import PosteriorMemory, Version
+from amc_agents.psrl.posterior.retained import dropped_statements
 from amc_agents.psrl.posterior.store import StorePosterior
-from amc_agents.psrl.posterior.updates import PosteriorMemory, Version, dropped_statements
-from amc_agents.psrl.role_models import RoleModel, as_role_model, as_updater
-from amc_agents.psrl.roles import Updater
+from amc_agents.psrl.posterior.updates import EpisodeProgress, Learner, Learning
+from amc_agents.psrl.roles import Sampler, Updater
+from amc_agents.quoting import quoted
 from amc_agents.runtime.budget_keeper import bounded
 from amc_agents.runtime.deciding import Record
 from amc_agents.runtime.inner_calls import stream_writer
@@ -252,3 +266,167 @@ NO_RULES = "Nothing but what the episodes tell."
 """Text for the roles if no rules were given."""
 RECORDS_EXPIRE_AFTER = 30 * 86400.0
 """Seconds after which the journal record of an abandoned episode is deleted. Its steps have long been evidence."""
+
+
+class PosteriorSamplingExplorer(Explorer):
+    """Draws hypotheses and learns from the outcomes of acting on them.
+
+    Args:
+        sampler: draws hypotheses: a chat model, a `RoleModel` with temperature and prompt, or any object with `sample`.
+        **options: see `ExplorerOptions`. The default updater is the sampler's model.
+    """
+
+    def __init__(self, sampler: BaseChatModel | RoleModel | Sampler, **options: Unpack[ExplorerOptions]) -> None:
+        self._sampler = as_role_model(sampler)
+        is_model = isinstance(self._sampler, RoleModel)
+        super().__init__("psrl", RoleModel(self._sampler.model) if is_model else None, options)
+
+    async def start(self, episode: Record | None, messages: Sequence[BaseMessage], place: Place) -> Record:
+        """Begin an episode and draw its hypothesis.
+
+        Raises:
+            RoleError: the sampler failed. The posterior is unchanged, and earlier observations are stored.
+        """
+        new: Record = {}
+
+        async def work() -> Record:
+            begun, version, failed = await self.begin(episode, messages, place)
+            sampler = as_sampler(self._sampler)
+            hypothesis = await sampler.sample(self.rules(begun), version.text, self.rng(version.number))
+            new.update(begun, hypothesis=hypothesis, version=version.number)
+            return {"episode": new["name"], "version": version.number, "hypothesis": hypothesis, "failed": failed}
+
+        await self.traced("hypothesis", {"thread": place.thread}, work)
+        return new
+
+
+def hypothesis_prompt(hypothesis: str, prompt: str | None = None) -> str:
+    """Format the text that tells a policy to act on a hypothesis.
+
+    Args:
+        hypothesis: the hypothesis.
+        prompt: a template with {hypothesis}; None for the library's template.
+    """
+    return (ACT_ON if prompt is None else prompt).format(hypothesis=hypothesis)
+
+
+def with_system_text(message: SystemMessage | None, text: str) -> SystemMessage:
+    """Return a system message with a paragraph appended."""
+    if message is None:
+        return SystemMessage(text)
+    if isinstance(message.content, str):
+        return message.model_copy(update={"content": f"{message.content}\n\n{text}"})
+    content: list[Any] = [*message.content, {"type": "text", "text": text}]
+    return message.model_copy(update={"content": content})
+
+
+def checked_prompt(prompt: str | None) -> str | None:
+    """Return a template for `hypothesis_prompt`.
+
+    Raises:
+        ConfigurationError: the template does not use {hypothesis}.
+    """
+    if prompt is not None and "{hypothesis}" not in prompt:
+        raise ConfigurationError("the policy's prompt must use {hypothesis}, which is all that the policy acts on")
+    return prompt
+
+
+ACT_ON = """\
+Take the following as the whole truth about the world until the task is done, even where you would not be sure of it. \
+Choose every action so that it is the best one if this is true, over all that is still to come:
+
+<hypothesis>
+{hypothesis}
+</hypothesis>\
+"""
+
+
+Action = str | Mapping[str, Any]
+"""A text, or a tool call as `{"name": ..., "args": {...}}`."""
+ListedActions = Sequence[Action] | Callable[[Sequence[BaseMessage]], Sequence[Action]]
+"""All actions, or a function that lists them given the conversation. If it lists none, the model itself answers."""
+
+
+class InformationDirectedExplorer(Explorer):
+    """Draws actions and learns from their outcomes.
+
+    Args:
+        regret: estimates the regret of each action: a chat model, a `RoleModel` with temperature and prompt, or an
+            `amc_agents.psrl.ids.Estimator` of both regret and information.
+        actions: the possible actions.
+        information: estimates the information from each action. Default: the model of `regret`.
+        best_return: see `amc_agents.psrl.ids.ChatEstimator`.
+        **options: see `ExplorerOptions`. The default updater is the model of `regret`.
+    """
+
+    def __init__(
+        self,
+        regret: BaseChatModel | RoleModel | Estimator,
+        actions: ListedActions,
+        *,
+        information: BaseChatModel | RoleModel | None = None,
+        best_return: float | None = None,
+        **options: Unpack[ExplorerOptions],
+    ) -> None:
+        self._regret, self._actions, self._best_return = as_role_model(regret), actions, best_return
+        default = RoleModel(self._regret.model) if isinstance(self._regret, RoleModel) else None
+        self._information = as_role_model(information)
+        self._known: KnownEstimates = OrderedDict()
+        if information is not None and default is None:
+            raise ConfigurationError(
+                "an estimator gives both the regret and the information of actions: leave out information="
+            )
+        super().__init__("ids", default, options)
+
+    async def start(self, episode: Record | None, messages: Sequence[BaseMessage], place: Place) -> Record:
+        """Begin an episode. Nothing is drawn before the first turn."""
+        new: Record = {}
+
+        async def work() -> Record:
+            begun, version, failed = await self.begin(episode, messages, place)
+            new.update(begun)
+            return {"episode": new["name"], "version": version.number, "failed": failed}
+
+        await self.traced("episode", {"thread": place.thread}, work)
+        return new
+
+    def actions_at(self, messages: Sequence[BaseMessage]) -> dict[str, Action]:
+        """Return the possible actions at this point of a conversation, keyed by their text."""
+        actions = self._actions(messages) if callable(self._actions) else self._actions
+        return {action if isinstance(action, str) else _call_text(action): action for action in actions}
+
+    async def choose(
+        self, episode: Record, messages: Sequence[BaseMessage], actions: Mapping[str, Action], place: Place
+    ) -> AIMessage:
+        """Draw the next turn.
+
+        Raises:
+            RoleError: an estimate failed.
+        """
+        trajectory = episode_of(messages, episode["before"])
+        estimator = as_estimator(self._regret, self._information, self._best_return)
+
+        async def work() -> Record:
+            version = await self.posterior(place)
+            rng = self.rng(version.number, len(messages))
+            choice = InformationDirectedChoice(estimator, self._known)
+            decision = await choice.choose(self.rules(episode), version.text, trajectory, list(actions), rng)
+            return {"episode": episode["name"], "version": version.number, **decision.as_plain()}
+
+        record = await self.traced("decision", {"episode": episode["name"], "actions": list(actions)}, work)
+        return _message(actions[record["action"]])
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    if set(call) != {"name", "args"}:
+        raise ConfigurationError(
+            f'expected an action as a text or as {{"name": ..., "args": {{...}}}}, got {quoted(dict(call))}'
+        )
+    return json.dumps(dict(call), sort_keys=True, ensure_ascii=False, default=str)
+
+
+def _message(action: Action) -> AIMessage:
+    if isinstance(action, str):
+        return AIMessage(action)
+    call = {"name": action["name"], "args": dict(action["args"]), "id": f"call-{uuid.uuid4().hex[:12]}"}
+    return AIMessage("", tool_calls=[{**call, "type": "tool_call"}])

@@ -9,12 +9,11 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from amc_agents.models.batcher import Batcher
-from amc_agents.models.chat import EngineChatModel
+from amc_agents.models.chat import Engine, EngineChatModel
 from amc_agents.models.embedded.decoder import EmbeddedDecoder
 from amc_agents.models.embedded.llama import NumpyLlama
-from amc_agents.models.embedded.tokenizer import WordTokenizer
 from amc_agents.models.embedded.weights import model_folder
-from amc_agents.models.replies import Engine
+from amc_agents.models.tokenizers import WordTokenizer
 
 
 class EmbeddedChatModel(EngineChatModel):

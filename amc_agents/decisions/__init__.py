@@ -1,1 +1,0 @@
-"""Code that the decisions of LAC, PNLC and PSRL share, independent of any framework."""
