@@ -28,7 +28,7 @@ import numpy as np
 from langchain_core.messages import HumanMessage
 
 from amc_agents.population import nodes
-from amc_agents.population.resampling import resample as resample_population
+from amc_agents.population.loop import resample as resample_population
 from amc_agents.population.system import ParticleSystem
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
@@ -112,13 +112,14 @@ async def real_forks(n_particles: int, step: int) -> dict[str, Any]:
                 resample=AtSteps(step), horizon=step + 1, seed=0)  # fmt: skip
     measured: list[float] = []
 
-    async def timed(system: ParticleSystem) -> None:
+    async def timed(system: ParticleSystem) -> str:
         gc.collect()
         gc.disable()
         started = time.process_time()
-        await resample_population(system)
+        then = await resample_population(system)
         measured.append(1e3 * (time.process_time() - started))
         gc.enable()
+        return then
 
     with patch.object(nodes, "resample", timed):
         run = await graph.arun({"messages": [HumanMessage(TASK.instruction)]})

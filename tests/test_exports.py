@@ -31,7 +31,7 @@ PUBLIC = {
     ).split(),
     "amc_agents.lac": "ActorCritic LacSettings actor_critic_model actor_critic_node decide".split(),
     "amc_agents.pnlc": "CritiqueRefine PnlcSettings critique_refine_model critique_refine_node decide".split(),
-    "amc_agents.population": "AmcGraph AmcSettings amc".split(),
+    "amc_agents.population": "AmcGraph AmcSettings Feature amc".split(),
     "amc_agents.psrl": (
         "InformationDirected PosteriorSampling RoleModel StorePosterior exploring_text_agent "
         "information_directed_nodes posterior_sampling_nodes"

@@ -292,7 +292,7 @@ class Snapshot:
 
 def snapshot(name: str, system: ParticleSystem) -> Snapshot:
     """Read a population. The run may change it meanwhile, so the lists may differ in length by some particles."""
-    used = [usage for usage in system.meter.read().values()]
+    used = [usage for usage in system.outlet.meter.read().values()]
     budget = system.settings.budget
     spent = {} if budget is None else budget.spent
     rows = zip([*system.particles], system.values.tolist(), _shares(system), strict=False)
@@ -325,7 +325,7 @@ def _state_of(particle: Particle) -> str:
     if particle.error is not None:
         return "failed"
     if particle.finished:
-        return "cut" if particle.at_horizon else "finished"
+        return "cut" if particle.past.at_horizon else "finished"
     if particle.held:
         return "waits"
     return "queued" if particle.queued else "runs"

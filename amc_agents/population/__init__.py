@@ -6,18 +6,20 @@ The equations are in `amc_agents.smc`. The files in reading order:
 |---|---|
 | `settings` | settings of a run, from arguments, file and defaults; the checked arguments |
 | `wrap` | `amc`: check the arguments, build the outer graph |
-| `graph` | the compiled graph, with `run`, `arun` and the streams |
-| `nodes` | the nodes: init, propagate, weigh, resample, finalize |
-| `start` | init: connect the critic, create the worlds and the particles |
-| `system` | the particles and their weights |
-| `propagation`, `weighing`, `resampling` | propagate, weigh and resample them (Algorithm 1) |
-| `conclusion` | finalize: the answer, and the `Run` |
-| `particle` | the state of one particle |
+| `loop` | Algorithm 1: propagate, weigh, resample, conclude |
+| `system`, `particle` | the particles and their weights; one particle and its past |
+| `waiting` | wait for running particles: the best finished one, and the quorum |
+| `start` | connect the critic, create the worlds and the particles |
+| `weighing` | the critic's values as potentials, and the choice of beta |
+| `forking` | continue some particles in further slots |
+| `conclusion` | the answer, and the `Run` |
+| `feature`, `features` | the seam: what a run does beside Algorithm 1 |
 | `particle_runner`, `agent_streams` | step, fork and stop particles |
 | `rewards` | the source of rewards, and the reward of a step |
 | `saver` | checkpoints in memory, copied by reference when a particle forks |
+| `nodes`, `graph` | the verbs as nodes of a LangGraph graph, with `run`, `arun` and the streams |
 | `open_run` | closing a run's worlds in every case; a run in a stream |
-| `features` | what a run may do beside Algorithm 1 |
+| `estimate` | what a call costs, from a plain run |
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING
 from amc_agents._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
+    from amc_agents.population.feature import Feature
     from amc_agents.population.graph import AmcGraph
     from amc_agents.population.wrap import amc
     from amc_agents.settings import AmcSettings
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AmcGraph",
     "AmcSettings",
+    "Feature",
     "amc",
 ]
 
@@ -42,6 +46,7 @@ __getattr__, __dir__ = _lazy_names(
     {
         "AmcGraph": "population.graph",
         "AmcSettings": "settings",
+        "Feature": "population.feature",
         "amc": "population.wrap",
     },
 )

@@ -8,12 +8,11 @@ LangGraph then saves a checkpoint, from which the particle and its offspring sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Generator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
-from uuid import uuid4
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError, ParentCommand
 from langgraph.graph.state import CompiledStateGraph
@@ -21,17 +20,13 @@ from langgraph.types import Command, Interrupt
 
 from amc_agents.concurrency.background import read_sync
 from amc_agents.errors import AgentContractError
-from amc_agents.population.features.agent_events import AgentEvents, EventListener
-from amc_agents.population.features.proposals import Proposal, proposal_of
-from amc_agents.population.features.settled import SettledStream
+from amc_agents.population.feature import AgentStart, Features
 from amc_agents.population.particle import Particle
-from amc_agents.population.particle_trace import Outcome, ParticleTrace
 from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import CarriedValue, ForkSaver, is_plain
 from amc_agents.quoting import quoted
 from amc_agents.runtime.calls import PARTICLE_THREAD
 from amc_agents.runtime.door import is_of_a_door
-from amc_agents.runtime.tracing import NO_SPAN, RunSpan
 
 
 @dataclass(frozen=True)
@@ -45,30 +40,20 @@ class AgentStreams:
     """Nodes after which the agent pauses; a pause ends a step."""
     horizon: int
     rewards: Rewards
-    run_id: str = field(default_factory=lambda: uuid4().hex)
-    """Identifies the population in the metadata of its particles' runs."""
+    features: Features
     agent_context: Any = None
     """The user's run-time context for the agent."""
-    on_event: EventListener | None = None
-    """Receives what agents write to the custom stream; None: such events are ignored."""
-    events: AgentEvents | None = None
-    """Receives the runs of the agents' models and tools; None: nobody reads them."""
     in_threads: bool = False
     """Whether agents are run by their sync methods, each in its own thread, as in a sync call of the plain agent."""
-    settled: SettledStream | None = None
-    """Receives the messages of the answer during the run; None: they are streamed at its end."""
     max_concurrency: int | None = None
     """Limit of the call for concurrent work; None: no limit."""
-    proposals: Sequence[Proposal] = ()
-    """Settings of the agent that differ between particles."""
     nested: bool = False
     """Whether the `amc` graph is a node of another graph, to whose nodes agents may hand off."""
-    span: RunSpan = NO_SPAN
-    """The span of the run."""
 
     async def step(self, particle: Particle, config: RunnableConfig) -> None:
         """Read the agent's stream up to the next pause or the end; if the particle was held, to the superstep's end."""
-        await self._end_without_tokens(particle)
+        for before_step in self.features.before_step:
+            await before_step(particle)
         if particle.stream is None:
             particle.stream = await self.start(particle, config)
         acted = moved = False
@@ -79,50 +64,53 @@ class AgentStreams:
                     moved = True
                     interrupts += chunk.get("__interrupt__", ())
                     acted = acted or not self.step_after.isdisjoint(chunk)
-                elif mode == "custom" and self.on_event is not None:
-                    self.on_event(particle.index, particle.steps, chunk)
-                elif mode == "messages" and self.settled is not None:
-                    self.settled.send_token(chunk[0])
+                elif mode != "values":
+                    for on_output in self.features.on_output:
+                        on_output(particle, mode, chunk)
                 if mode != "values" or interrupts:  # After an interrupt, the superstep is not complete.
                     continue
                 # `chunk` is the state after a superstep; the next superstep has not begun.
-                particle.state = chunk
-                if self.settled is not None:
-                    self.settled.send()
-                was_held = particle.held
+                was_held, changes = particle.held, dict[str, Any](state=chunk)
                 if moved:  # The first chunk is the state at the start.
                     if (call := particle.door.passed_over) is not None:
                         raise AgentContractError(_SWALLOWED.format(quoted(call.name)))
                     particle.door.end_superstep()
-                    particle.held, particle.questions = False, ()
+                    changes |= {"held": False, "questions": ()}
                 if acted:
-                    particle.steps += 1
-                    particle.finished = particle.at_horizon = particle.steps >= self.horizon
+                    at_horizon = particle.steps + 1 >= self.horizon
+                    changes |= {"steps": particle.steps + 1, "finished": at_horizon, "at_horizon": at_horizon}
+                particle.record(**changes)
+                for on_output in self.features.on_output:
+                    on_output(particle, mode, chunk)
                 if acted or (moved and was_held):
                     break
                 moved = False
             else:
                 particle.stream = None
-                particle.finished = not await self._hold(particle, interrupts)
+                particle.record(finished=not await self._hold(particle, interrupts))
         except asyncio.CancelledError:
             particle.door.shut()
             raise
         except GraphRecursionError as error:
-            raise _too_many_supersteps(self._limit(config)) if particle.saved else error from None
+            raise _too_many_supersteps(self._limit(config)) if particle.past.saved else error from None
         except ParentCommand as raised:
             if not self.nested:
                 raise AgentContractError(_NO_PARENT.format(quoted(raised.args[0].goto))) from raised
-            particle.hand_off = replace(raised.args[0], graph=Command.PARENT)
-            particle.finished = True
+            particle.record(hand_off=replace(raised.args[0], graph=Command.PARENT), finished=True)
             particle.stream = None
         if particle.finished:
             await self.end(particle, "horizon")
         await self._record_step(particle)
         if particle.stream is None:
-            particle.span.end("held" if particle.held else "finished")
+            for on_agent_end in self.features.on_agent_end:
+                await on_agent_end(particle, "held" if particle.held else "finished")
 
     async def start(
-        self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None = None
+        self,
+        particle: Particle,
+        config: RunnableConfig,
+        answers: Mapping[str, Any] | None = None,
+        edit: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Start a particle's agent from its input, or from its checkpoint.
 
@@ -130,41 +118,40 @@ class AgentStreams:
             particle: the particle.
             config: as for `ParticleRunner.advance`.
             answers: the answers of a human by the ids of the questions.
+            edit: `update` and `goto` of the human's command.
         """
-        alone = self._shows_tokens_of(particle)
-        readers: list[BaseCallbackHandler] = []
-        if self.events is not None:
-            if alone:
-                await self.events.show(particle.events)
-            readers = self.events.handlers(particle.events, live=alone)
-        trace = particle.trace = ParticleTrace(particle, config, self.run_id, readers)
-        particle.span = self.span.agent(self.run_id, particle, particle.span)
-        own = proposal_of(self.proposals, particle.proposal)
-        of_call = config.get("configurable", {})
-        configurable = {"thread_id": particle.thread_id, **of_call, **own, PARTICLE_THREAD: particle.thread_id}
+        past, of_call = particle.past, config.get("configurable", {})
+        configurable = {"thread_id": particle.thread_id, **of_call, PARTICLE_THREAD: particle.thread_id}
         # A cache of nodes (`cache_policy`) would skip what particles do, and give all of them one answer.
         configurable["__pregel_cache"] = None
         particle.door.begin_attempt()
-        if particle.saved and not particle.held:
+        if past.saved and not past.held:
             # The particle is between two supersteps. Without this key, LangGraph takes its next tasks for interrupted
             # ones, and a subgraph with its own memory would ignore their input.
             configurable["__pregel_resuming"] = False
         # LangGraph adds the thread's id to the metadata, which every superstep copies. Its own metadata would be a
         # ChainMap, which is slow to copy.
-        metadata = {"thread_id": particle.thread_id, **trace.config.get("metadata", {})}
-        agent_config: RunnableConfig = {**trace.config, "configurable": configurable, "metadata": metadata}
+        metadata = {"thread_id": particle.thread_id, **config.get("metadata", {})}
+        # Even without listeners, each node would copy the callbacks.
+        own: RunnableConfig = {**config, "callbacks": None, "configurable": configurable, "metadata": metadata}
         if self.max_concurrency:
-            agent_config["max_concurrency"] = self.max_concurrency
-        if particle.saved and (limit := self._limit(config)) is not None:
-            agent_config["recursion_limit"] = _remaining_limit(limit, particle.supersteps)
-        agent = self.agent if particle.store is None else self.agent.copy(update={"store": particle.store})
-        if alone:
-            trace.stream_mode.append("messages")
-        resumed = Command(resume=dict(answers), **(particle.edit or {})) if answers else None
-        input: Any = resumed if particle.saved else particle.state
+            own["max_concurrency"] = self.max_concurrency
+        if past.saved and (limit := self._limit(config)) is not None:
+            own["recursion_limit"] = _remaining_limit(limit, past.supersteps)
+        start = AgentStart(self.agent, own, config)
+        for on_agent_start in self.features.on_agent_start:
+            await on_agent_start(particle, start)
+        if start.handlers:
+            callbacks = start.shared["callbacks"]
+            assert isinstance(callbacks, AsyncCallbackManager)
+            start.config["callbacks"] = callbacks = callbacks.copy()
+            callbacks.set_handlers(start.handlers)
+        resumed = Command(resume=dict(answers), **(edit or {})) if answers else None
+        input: Any = resumed if past.saved else past.state
+        agent, agent_config = start.agent, start.config
         options: dict[str, Any] = {
             "context": self.agent_context,
-            "stream_mode": trace.stream_mode if self.on_event is None else [*trace.stream_mode, "custom"],
+            "stream_mode": start.stream_mode,
             # Save a checkpoint when the stream ends or is closed, not at each step. ("sync" would be inherited by
             # subgraphs, and those compiled without a checkpointer would fail.)
             "durability": "exit",
@@ -173,14 +160,16 @@ class AgentStreams:
             return read_sync(cast(Generator[Any, None, None], agent.stream(input, agent_config, **options)))
         return cast(AsyncGenerator[Any, None], agent.astream(input, agent_config, **options))
 
-    async def end(self, particle: Particle, outcome: Outcome) -> None:
+    async def end(self, particle: Particle, outcome: str) -> None:
         """Stop a particle's agent if it is paused."""
         stream, particle.stream = particle.stream, None
-        if stream is not None and particle.trace is not None:
-            try:
-                await particle.trace.end(stream, outcome)
-            finally:
-                particle.span.end(outcome)
+        if stream is None:
+            return
+        try:
+            for on_agent_end in self.features.on_agent_end:
+                await on_agent_end(particle, outcome, stream)
+        finally:
+            await stream.aclose()
 
     def lost_by_fork(self, particle: Particle) -> list[str]:
         """Return the names of a particle's values that its offspring do not have."""
@@ -195,21 +184,11 @@ class AgentStreams:
         """Return the recursion limit of the call, or else of the agent; None: LangGraph's own applies."""
         return config.get("recursion_limit", (self.agent.config or {}).get("recursion_limit"))
 
-    def _shows_tokens_of(self, particle: Particle) -> bool:
-        return self.settled is not None and self.settled.wants_tokens_of(particle)
-
-    async def _end_without_tokens(self, particle: Particle) -> None:
-        """End a stream without tokens if its particle is the only one left: the next stream has them."""
-        trace = None if particle.stream is None else particle.trace
-        if trace is not None and "messages" not in trace.stream_mode and self._shows_tokens_of(particle):
-            await self.end(particle, "saved")
-            self.has_checkpoint(particle)
-
     def has_checkpoint(self, particle: Particle) -> None:
         """Note that a particle's agent has stopped at a checkpoint from which it can go on."""
         self.saver.prune([particle.thread_id])
-        particle.saved, particle.ancestor = True, particle.index
-        particle.supersteps = self.saver.supersteps(particle.thread_id)
+        particle.ancestor = particle.index
+        particle.record(saved=True, supersteps=self.saver.supersteps(particle.thread_id))
 
     async def _hold(self, particle: Particle, interrupts: list[Interrupt]) -> bool:
         """Hold a particle whose stream ended by interrupts, and return whether it waits."""
@@ -221,18 +200,19 @@ class AgentStreams:
         questions = {interrupt.id: interrupt for interrupt in interrupts if not is_of_a_door(interrupt)}
         if not door.waiting and not questions and door.ended_by is not None:
             door.deferred += (door.ended_by,)
-            particle.held = False
+            particle.record(held=False)
             return False
-        particle.held, particle.questions = True, tuple(questions.values())
+        particle.record(held=True, questions=tuple(questions.values()))
+        self.features.require("commits")
         return True
 
     async def _record_step(self, particle: Particle) -> None:
         """Add the step's reward and messages to the particle's record."""
         reward = await self.rewards.since_last_step(particle)
         if particle.reader is not None:
-            particle.reader = particle.reader.read(
-                particle.state["messages"], reward=reward, done=particle.ended, truncated=particle.truncated
-            )
+            messages, ended = particle.state["messages"], particle.ended
+            read = particle.reader.read(messages, reward=reward, done=ended, truncated=particle.truncated)
+            particle.record(reader=read)
 
 
 def _remaining_limit(limit: int, supersteps: int) -> int:

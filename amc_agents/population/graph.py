@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -16,15 +16,16 @@ from typing_extensions import override
 
 from amc_agents.concurrency.background import close_connections_at_end, read_in_thread, run_in_background
 from amc_agents.errors import AgentContractError, AnswerNeeded, ConfigurationError
-from amc_agents.population.estimate import Estimate
-from amc_agents.population.features.durable.lifecycle import admit, check_at_rest, forget
-from amc_agents.population.features.durable.points import NO_CHECKPOINTS, DurablePoint, alist_points, list_points
-from amc_agents.population.nodes import BothWays, Nodes
+from amc_agents.population.nodes import BothWays, Nodes, restarting
 from amc_agents.population.open_run import OpenRun, StreamedRun
 from amc_agents.population.settings import WrappedAgent
 from amc_agents.run import Run
 from amc_agents.runtime import calls
 from amc_agents.runtime.effects import attempts_of, effect
+
+if TYPE_CHECKING:
+    from amc_agents.population.estimate import Estimate
+    from amc_agents.population.features.durable.points import DurablePoint
 
 
 @effect("read")
@@ -35,6 +36,11 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     The worlds of a run are closed when its stream ends, is closed early, or fails; `run` and `arun` leave the winner's
     world to their caller. A context that the agent would not read is refused.
     """
+
+    def __init__(self, *, wrapped: WrappedAgent, **options: Any) -> None:
+        super().__init__(**options)
+        self.wrapped = wrapped
+        """The checked arguments of `amc`."""
 
     @override
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -94,6 +100,8 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     @override
     def bulk_update_state(self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]) -> RunnableConfig:
+        from amc_agents.population.features.durable.admission import check_at_rest
+
         check_at_rest(self.get_state(config), supersteps)
         return super().bulk_update_state(config, supersteps)
 
@@ -101,6 +109,8 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
     async def abulk_update_state(
         self, config: RunnableConfig, supersteps: Sequence[Sequence[StateUpdate]]
     ) -> RunnableConfig:
+        from amc_agents.population.features.durable.admission import check_at_rest
+
         check_at_rest(await self.aget_state(config), supersteps)
         return await super().abulk_update_state(config, supersteps)
 
@@ -113,10 +123,14 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         Raises:
             ConfigurationError: the graph has no checkpointer.
         """
+        from amc_agents.population.features.durable.points import list_points
+
         return list_points(self._saver(), merge_configs(self.config, config))
 
     async def apoints(self, config: RunnableConfig) -> list[DurablePoint]:
         """Like `points`."""
+        from amc_agents.population.features.durable.points import alist_points
+
         return await alist_points(self._saver(), merge_configs(self.config, config))
 
     def _saver(self) -> BaseCheckpointSaver[Any]:
@@ -133,14 +147,23 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         The run is real: its model and critic are called, and its tools run once. N times its usage is the estimate; the
         paths of particles differ in length, and a run that retires finished particles refills their slots.
         """
-        wrapped = self._wrapped
-        settings = replace(wrapped.settings, n_particles=1, quorum=None, stop_at=None)
-        single = BothWays(Nodes(replace(wrapped, settings=settings)).init, 1)
-        plain = self.copy(
-            {"nodes": {**self.nodes, "init": self.nodes["init"].copy({"bound": single})}, "checkpointer": None}
-        )
-        with plain.run(input, config, **kwargs) as run:
-            return Estimate(wrapped.settings.largest_size, run.usage_by_model)
+        from amc_agents.population.estimate import Estimate
+
+        settings = replace(self.wrapped.settings, n_particles=1, quorum=None, stop_at=None)
+        with self.variant(replace(self.wrapped, settings=settings)).run(input, config, **kwargs) as run:
+            return Estimate(self.wrapped.settings.largest_size, run.usage_by_model)
+
+    def variant(self, wrapped: WrappedAgent, *, ends_at_door: bool = False) -> AmcGraph:
+        """Return a graph of the same form, without a checkpointer, that runs another agent or has other settings.
+
+        Args:
+            wrapped: the checked arguments, changed.
+            ends_at_door: end where no particle can go on without a commit call or an answer: nothing is committed.
+        """
+        nodes, n_workers = Nodes(wrapped, ends_at_door=ends_at_door), wrapped.settings.largest_size
+        changed = {"init": BothWays(nodes.init, n_workers), "commit": BothWays(restarting(nodes.commit), n_workers)}
+        bound = {name: self.nodes[name].copy({"bound": node}) for name, node in changed.items()}
+        return self.copy({"nodes": {**self.nodes, **bound}, "checkpointer": None, "wrapped": wrapped})
 
     def forget(self, config: RunnableConfig) -> None:
         """Delete the durable points of a thread, and the journal of its last run's commit calls.
@@ -152,17 +175,15 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
             ConfigurationError: the graph has no checkpointer.
             ThreadHeld: a call runs the thread.
         """
+        from amc_agents.population.features.durable.admission import forget
+
         run_in_background(forget(self._saver(), merge_configs(self.config, config), asynchronous=False), n_workers=1)
 
     async def aforget(self, config: RunnableConfig) -> None:
         """Like `forget`."""
-        await forget(self._saver(), merge_configs(self.config, config), asynchronous=True)
+        from amc_agents.population.features.durable.admission import forget
 
-    @property
-    def _wrapped(self) -> WrappedAgent:
-        init: Any = self.nodes["init"].bound
-        wrapped: WrappedAgent = init.work.__self__.wrapped
-        return wrapped
+        await forget(self._saver(), merge_configs(self.config, config), asynchronous=True)
 
     def _is_checkpointed(self, config: RunnableConfig | None) -> bool:
         """Whether the graph, or the one around it, has a checkpointer."""
@@ -177,7 +198,9 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         self, owner: OpenRun, input: Any, config: RunnableConfig | None, options: Mapping[str, Any]
     ) -> Any:
         """Take the lease of the thread, and return the input with which the call goes on."""
-        merged, effects = self._merged(config), self._wrapped.effects
+        from amc_agents.population.features.durable.admission import NO_CHECKPOINTS, admit
+
+        merged, effects = self._merged(config), self.wrapped.effects
         durability = options.get("durability") or merged.get("configurable", {}).get("__pregel_durability")
         return await admit(
             self,

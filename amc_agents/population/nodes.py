@@ -1,17 +1,24 @@
-"""The nodes of the outer graph: init, restore, propagate, weigh, resample, commit, ask and finalize."""
+"""The nodes of the outer graph: the verbs of the loop, and what LangGraph adds to them.
+
+| node | verb |
+|---|---|
+| init, restore | `start`, from the agent's input or from a durable point |
+| propagate, weigh, resample | the verbs of these names |
+| commit, ask | one particle acts in reality; a human is asked |
+| finalize | `conclude`, and write the answer into the graph's channels |
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Any
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
-from langgraph.errors import ParentCommand
+from langgraph.errors import GraphBubbleUp, ParentCommand
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict, override
@@ -19,17 +26,12 @@ from typing_extensions import TypedDict, override
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AgentContractError
 from amc_agents.logs import log, room_logger
-from amc_agents.population.features.committing import CANNOT_ASK, naming_commits, pass_door
-from amc_agents.population.features.conversation_world import ConversationWorld
-from amc_agents.population.features.durable.lifecycle import new_population, read_population, read_unfinished, saved
+from amc_agents.population.loop import propagate, resample, rest, weigh
 from amc_agents.population.open_run import OpenRun, StreamedRun
 from amc_agents.population.particle import Particle
-from amc_agents.population.propagation import propagate
-from amc_agents.population.resampling import begin_again
 from amc_agents.population.settings import WrappedAgent
 from amc_agents.population.start import overwriting, start
 from amc_agents.population.system import ParticleSystem
-from amc_agents.population.traced_nodes import traced_resample, traced_weigh
 from amc_agents.quoting import quoted
 from amc_agents.runtime import calls
 
@@ -55,27 +57,41 @@ class RunState(TypedDict):
     """The saved world of a conversation, as of `ConversationWorld`."""
 
 
+NODES = {"conclude": "finalize"}
+"""Verbs whose node has another name."""
+
+
 class Nodes:
     """The nodes, each written once as an async function.
 
     A node names its successor by a `Command`. A conditional edge would apply the node's writes to a copy of all
     channels.
+
+    Args:
+        wrapped: the agent and its settings.
+        ends_at_door: end the run where no particle can go on without a commit call or an answer.
     """
 
-    def __init__(self, wrapped: WrappedAgent) -> None:
-        self.wrapped = wrapped
+    def __init__(self, wrapped: WrappedAgent, *, ends_at_door: bool = False) -> None:
+        self.wrapped, self._ends_at_door = wrapped, ends_at_door
 
     async def init(self, state: Any, config: RunnableConfig) -> Command[str]:
         """Create the particles; or restore those of a run whose commit calls would be repeated."""
+        if not _may_be_durable(config):
+            return _first(await start(self.wrapped, state, config, get_runtime()))
+        from amc_agents.population.features.durable.lifecycle import new_population, read_unfinished
+
         recorded = await read_unfinished(config)
         system = await start(self.wrapped, state, config, get_runtime(), recorded)
         if recorded is not None:
-            return Command(goto=recorded.then, update={"amc_system": system})
-        system.durable = await new_population(system, config)
-        return Command(goto="propagate", update={"amc_system": system, "amc_point": None, "amc_given": None})
+            return _first(system, recorded.then)
+        await new_population(system, config)
+        return _first(system, amc_point=None, amc_given=None)
 
     async def restore(self, state: Any, config: RunnableConfig) -> Command[str]:
         """Restore the particles from the last durable point, after a crash or to replay from there."""
+        from amc_agents.population.features.durable.lifecycle import read_population
+
         owner = OpenRun.of(config)
         if owner.checkpoint is None:
             # The process was killed before this node: a node that reads the private channels comes first.
@@ -84,55 +100,42 @@ class Nodes:
         given = owner.checkpoint.get("amc_given")
         if recorded is None:
             return Command(goto="init", update=self._overwriting(given or {}))
-        system = await start(self.wrapped, given or state, config, get_runtime(), recorded)
-        return Command(goto=recorded.then, update={"amc_system": system})
+        return _first(await start(self.wrapped, given or state, config, get_runtime(), recorded), recorded.then)
 
     async def propagate(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Run the particles to the next weighing point."""
         system = state["amc_system"]
-        if system.runner.streams.settled is not None:
-            system.runner.streams.settled.begin(config)
-        await propagate(system, calls.particle_config(config))
-        if system.at_pause:
-            return Command(goto="propagate", update=await saved(system, "propagate"))
-        return Command(goto="weigh")
+        return _then(system, await propagate(system, calls.particle_config(config)))
 
     async def weigh(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Call the critic and update the weights."""
         system = state["amc_system"]
-        await traced_weigh(system)
-        if system.concluded and await begin_again(system):
-            return Command(goto="propagate")  # Particles that have not started yet make no durable point.
-        then = system.next_node
-        if then == "resample":  # The point is made after the resampling.
-            return Command(goto=then)
-        return Command(goto=then, update=await saved(system, then))
+        return _then(system, await weigh(system))
 
     async def resample(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Resample the particles."""
         system = state["amc_system"]
-        await traced_resample(system)
-        return Command(goto="propagate", update=await saved(system, "propagate"))
+        return _then(system, await resample(system))
 
     async def commit(self, state: RunState, config: RunnableConfig) -> Command[str]:
         """Select a particle among those that wait, let it act alone, and continue it in all slots."""
         system = state["amc_system"]
+        commits = system.features.require("commits")
+        if self._ends_at_door:
+            commits.end_at_door(system)
+            return _then(system, "conclude")
         answers, edit = state.get("amc_answers"), state.get("amc_edit")
-        passed = await pass_door(system, calls.particle_config(config), answers, edit)
-        # The point of a run that ends here was made before; one that asks goes on with its answers.
-        point = {} if passed.then == "finalize" else await saved(system, passed.resumes_at)
-        if passed.questions and not point:
-            raise AgentContractError(CANNOT_ASK.format(quoted(next(iter(passed.questions.values())))))
-        asked = {"amc_questions": passed.questions, "amc_answers": None, "amc_edit": None}
-        shown = await self._shown(state, config) if passed.questions else {}
-        return Command(goto=passed.then, update={**shown, **point, **asked})
+        then, resumes_at, questions = await commits.pass_door(system, calls.particle_config(config), answers, edit)
+        if then != "conclude":  # The point of a run that ends here was made before.
+            await rest(system, resumes_at)
+        if questions and "amc_point" not in system.outlet.channels:
+            raise AgentContractError(_CANNOT_ASK.format(quoted(next(iter(questions.values())))))
+        shown = await self._shown(state, commits.acting(system), config) if questions else {}
+        return _then(system, then, **shown, amc_questions=questions, amc_answers=None, amc_edit=None)
 
-    async def _shown(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
+    async def _shown(self, state: RunState, particle: Particle, config: RunnableConfig) -> dict[str, Any]:
         """Return the update that shows beside a question what its particle has computed, and keeps the run's input."""
-        system = state["amc_system"]
-        assert system.selected is not None
-        particle = system.particles[system.selected]
-        await _stream(system, particle, config)
+        await _stream(state["amc_system"], particle, config)
         computed = particle.state
         given = state.get("amc_given") or config["configurable"]["__pregel_read"](list(computed))
         return {**self._overwriting(computed), "amc_given": given}
@@ -155,21 +158,38 @@ class Nodes:
 
     async def finalize(self, state: RunState, config: RunnableConfig) -> dict[str, Any]:
         """Write the winner's state into this graph's channels, and repeat its hand-off if it ended by one."""
-        system = state["amc_system"]
-        owner = OpenRun.of(config)
-        conversation = ConversationWorld(config)
-        run, winner = await owner.conclude(conversation)
-        if winner.store is not None:
-            run = replace(run, notes=(*run.notes, *await winner.store.flush()))
-        system.emit({"type": "amc.run", "run": StreamedRun.of(run)})
+        system, owner = state["amc_system"], OpenRun.of(config)
+        run, winner = await owner.conclude(system)
+        system.emit("amc.run", run=StreamedRun.of(run))
         await _stream(system, winner, config)
         owner.finished = True
-        if winner.hand_off is not None:
+        if winner.past.hand_off is not None:
             await owner.afinish()
-            raise ParentCommand(winner.hand_off)
-        return {**self._overwriting(run.best_output), "amc_given": None, **conversation.update}
+            raise ParentCommand(winner.past.hand_off)
+        return {**self._overwriting(run.best_output), "amc_given": None, **system.outlet.channels}
 
 
+def _may_be_durable(config: RunnableConfig) -> bool:
+    """Whether the graph has a checkpointer, in which the run may have left durable points."""
+    return OpenRun.of(config).checkpointed and config["configurable"].get("__pregel_checkpointer") is not None
+
+
+def _first(system: ParticleSystem, then: str = "propagate", **channels: Any) -> Command[str]:
+    """Go to the first verb of a population in this process."""
+    return _then(system, then, amc_system=system, **channels)
+
+
+def _then(system: ParticleSystem, then: str, **channels: Any) -> Command[str]:
+    """Go to the node of a verb, and write what features have left for the channels."""
+    left, system.outlet.channels = system.outlet.channels, {}
+    return Command(goto=NODES.get(then, then), update={**left, **channels} or None)
+
+
+_CANNOT_ASK = (
+    "the agent asked for human input ({}), but the run cannot wait for the answer: give amc() a checkpointer, "
+    "and call it with a thread_id, worlds that can be saved (docs/amc.md) and another durability than 'exit', or ask "
+    "in the graph around amc()"
+)
 _UNREAD = "The input of this call was not read: send it again when this run has ended."
 
 
@@ -201,9 +221,15 @@ def restarting(work: Any) -> Any:
 
     @wraps(work)
     async def work_or_restart(state: RunState, config: RunnableConfig) -> Any:
-        if "amc_system" in state:
-            with naming_commits(state["amc_system"]):
+        if (system := state.get("amc_system")) is not None:
+            try:
                 return await work(state, config)
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                for on_error in system.features.on_error:
+                    on_error(system, error)
+                raise
         if state.get("amc_answers") is None:  # A run that asked a human ended as intended.
             log(
                 _log,
@@ -223,8 +249,8 @@ async def _stream(system: ParticleSystem, particle: Particle, config: RunnableCo
 
     The latter reads the outputs of runnables that have a node's name, and shows each message once.
     """
-    if system.runner.streams.events is not None:
-        await system.runner.streams.events.show(particle.events)
+    for on_answer in system.features.on_answer:
+        await on_answer(particle)
     messages = particle.state.get("messages")
     callbacks = config.get("callbacks")
     has_listener = not isinstance(callbacks, BaseCallbackManager) or bool(callbacks.handlers)

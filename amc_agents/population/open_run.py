@@ -10,17 +10,15 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 
-from amc_agents.budget import Purse
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
 from amc_agents.plain import fields_of
-from amc_agents.population.conclusion import Conclusion, closing_notes, conclude
-from amc_agents.population.features.conversation_world import ConversationWorld
-from amc_agents.population.features.durable.lease import Lease
-from amc_agents.population.features.watchers import Watcher, end_listening
+from amc_agents.population.conclusion import closing_notes, log_end
+from amc_agents.population.feature import Features
+from amc_agents.population.loop import conclude
+from amc_agents.population.particle import Particle
 from amc_agents.population.system import ParticleSystem
-from amc_agents.population.traced_nodes import facts_of, log_end
 from amc_agents.run import Run
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
 from amc_agents.runtime.world import KeptWorld, Worlds
@@ -54,7 +52,7 @@ class OpenRun:
         """Whether the call names the checkpoint from which it goes on."""
         self.checkpoint: Mapping[str, Any] | None = None
         """The private channels of the checkpoint from which the call resumes, for the node `restore`."""
-        self.lease: Lease | None = None
+        self.lease: Any = None
         """The call's right to run its thread, until its end."""
         self.unread = False
         """Whether the call's input was set aside, because the thread's last run comes first."""
@@ -73,10 +71,8 @@ class OpenRun:
         """Limit of the call for concurrent work; None: no limit."""
         self.worlds = Worlds()
         self.system: ParticleSystem | None = None
-        self.watcher: Watcher | None = None
-        """Looks at the system until the end of the run."""
-        self.purse: Purse | None = None
-        """Access to the budget of the run, until its end."""
+        self.features: Features | None = None
+        """What the run does beside Algorithm 1, until the end of the call."""
         self.span: RunSpan = NO_SPAN
         """The span of the call."""
 
@@ -146,56 +142,39 @@ class OpenRun:
             await self.lease.release(finished=True)
             self.lease = None
 
-    async def conclude(self, conversation: ConversationWorld) -> Conclusion:
-        """Stop the agents, select the answer, and close all worlds but the winner's if the caller gets it.
+    async def conclude(self, system: ParticleSystem) -> tuple[Run, Particle]:
+        """Conclude the run, and close all worlds but the winner's if the caller gets it; return run and winner."""
+        return await to_its_end(self._conclude(system))
 
-        Args:
-            conversation: saves the winner's world for the next turn.
-
-        Raises:
-            AllWeightsZero: no particle has a positive weight.
-            RunTimedOut: the run's time limit passed before any particle finished.
-        """
-        assert self.system is not None
-        return await to_its_end(self._conclude(self.system, conversation))
-
-    async def _conclude(self, system: ParticleSystem, conversation: ConversationWorld) -> Conclusion:
-        await system.stop_agents()
-        run, winner = conclude(system)
-        await conversation.end(winner.world)
+    async def _conclude(self, system: ParticleSystem) -> tuple[Run, Particle]:
+        run, winner = await conclude(system)
         if self.keeps_world and winner.world is not None:
             self.kept = await self.worlds.keep(winner.world)
         else:
             await self.worlds.close_all()
-        self._forget(system)
-        run = replace(run, notes=(*run.notes, *closing_notes(self.worlds), *conversation.notes))
-        self.span.concluded(facts_of(run), winner.span, run.notes)
-        log_end(run, system.runner.streams.run_id)
-        end_listening(run)
-        return Conclusion(run, winner)
+        self.system = None
+        run = replace(run, notes=(*run.notes, *closing_notes(self.worlds)))
+        for on_result in system.features.on_result:
+            on_result(run, winner)
+        log_end(run, system.outlet.run_id)
+        return run, winner
 
     @property
     def _is_open(self) -> bool:
-        return self.system is not None or self.purse is not None or self.lease is not None or self.worlds.any_open
+        closes = self.features is not None and bool(self.features.on_close)
+        return self.system is not None or closes or self.lease is not None or self.worlds.any_open
 
     async def _close(self) -> None:
-        if self.purse is not None:
-            self.purse.close()
-            self.purse = None
+        features, self.features = self.features, None
+        for on_close in () if features is None else features.on_close:
+            on_close()
         if self.system is not None:
-            await self.system.stop_agents()
+            await self.system.runner.stop_all(self.system.everyone)
         await self.worlds.close_all()
-        if self.system is not None:
-            self._forget(self.system)
+        self.system = None
         if self.lease is not None:
             await self.lease.release(finished=False)
             self.lease = None
-
-    def _forget(self, system: ParticleSystem) -> None:
-        self.system = None
-        if self.watcher is not None:
-            self.watcher.end(system)
-            self.watcher = None
 
 
 class StreamedRun(Run):

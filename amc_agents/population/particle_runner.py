@@ -1,62 +1,89 @@
-"""Run particles step by step, fork them and stop them."""
+"""Run particles step by step, fork them and stop them, within their time limits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from amc_agents.budget import Purse, Spender
 from amc_agents.concurrency.rate_gate import RateGate
 from amc_agents.context import change_context
-from amc_agents.errors import AgentContractError, BudgetExhausted, UnboundedRequest
+from amc_agents.errors import AgentContractError, BudgetExhausted, TimeLimitExceeded, UnboundedRequest
 from amc_agents.logs import log, room_logger
 from amc_agents.messages import turn_of
 from amc_agents.population.agent_streams import AgentStreams
-from amc_agents.population.features.usage_by_fate import Ledger
+from amc_agents.population.feature import Features
 from amc_agents.population.particle import Particle, TrajectoryFunction
-from amc_agents.population.particle_trace import Outcome
 from amc_agents.population.saver import own_containers
-from amc_agents.population.time_limits import within
-from amc_agents.runtime.budget_keeper import keep_budgets
 from amc_agents.runtime.door import PendingCall
-from amc_agents.runtime.metering import PolicyMeter, count_requests
 from amc_agents.types import Step, Trajectory
+from amc_agents.usage import Meter
 
 T = TypeVar("T")
+Tasks = dict[asyncio.Task[None], Particle]
+"""The running tasks of particles."""
+
+CANCELLING_LIMIT_S = 5.0
+"""Maximum time in seconds to wait for cancelled work; work that ignores its cancellation is then abandoned."""
 
 _log = room_logger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
+class Outlet:
+    """What identifies a run, and where it writes what it has to tell."""
+
+    seed: int
+    meter: Meter
+    """Usage by role."""
+    emit: Callable[[dict[str, Any]], None]
+    """Receives the events of the run as they happen."""
+    notes: list[str] = field(default_factory=list)
+    channels: dict[str, Any] = field(default_factory=dict)
+    """Private channels of the outer graph that the next node writes."""
+    run_id: str = field(default_factory=lambda: uuid4().hex)
+    """Identifies the population in the metadata of its particles' runs."""
+
+
+@dataclass
 class ParticleRunner:
     """Steps, forks and stops the particles of one run."""
 
     streams: AgentStreams
     """Reads the agents' streams, a step at a time."""
-    meter: PolicyMeter
-    """Counts the requests of all particles."""
-    ledger: Ledger = field(default_factory=Ledger)
-    """The usage of each particle."""
+    features: Features
+    outlet: Outlet
     step_timeout: float | None = None
     """Time limit in seconds for a step; None: no limit."""
     trajectory: TrajectoryFunction | None = None
     """Builds trajectories from states; None: they are read from the messages."""
-    purse: Purse | None = None
-    """Access to the budget of the run."""
-    purses_around: tuple[Spender, ...] = ()
-    """Access to the budgets of the surrounding code."""
-    gate: RateGate = field(default_factory=RateGate)
-    """Holds back all particles after a rate limit."""
     slots: asyncio.Semaphore | None = None
     """Held during a step, so that at most `max_concurrency` particles run at a time; None: no limit."""
+    urgent: Particle | None = None
+    """A particle that does not wait for a slot, because all others wait for it."""
+    gate: RateGate = field(default_factory=RateGate)
+    """Holds back all particles after a rate limit."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no particle may make another step."""
+    cut: bool = False
+    """Whether agents were cancelled within a step."""
+
+    def start_all(self, particles: Iterable[Particle], until: int | None, config: RunnableConfig) -> Tasks:
+        """Start the particles that can make a step, as `advance` does."""
+        return {
+            self.advance(particle, until, self.stopping, config): particle
+            for particle in particles
+            if particle.can_step
+        }
 
     def advance(
         self, particle: Particle, until: int | None, stop: asyncio.Event, config: RunnableConfig
@@ -80,6 +107,7 @@ class ParticleRunner:
         *,
         opened: PendingCall | None = None,
         answers: Mapping[str, Any] | None = None,
+        edit: Mapping[str, Any] | None = None,
     ) -> None:
         """Run a held particle to the end of its superstep, or until it is held again.
 
@@ -90,17 +118,18 @@ class ParticleRunner:
             config: as for `advance`.
             opened: the commit call that may now run.
             answers: the answers of a human by the ids of the questions.
+            edit: what else the human's command says, for the agent: `update` and `goto`.
         """
         if opened is not None:
             particle.door.opened[opened.key] = opened
-        running = self._in_its_context(particle, self._resume(particle, config, answers))
+        running = self._in_its_context(particle, self._resume(particle, config, answers, edit))
         try:
             await running
         finally:
             if running.done() and not running.cancelled():  # Its failure does not end a call in a thread.
                 await particle.door.commits_ended()
 
-    async def save(self, particle: Particle, outcome: Outcome = "forked") -> None:
+    async def save(self, particle: Particle, outcome: str = "forked") -> None:
         """Stop a paused particle's agent, so that its thread has a checkpoint from which it can be forked."""
         if particle.stream is None:
             return
@@ -115,36 +144,15 @@ class ParticleRunner:
         assert particle.stream is None or not particle.running, "a fork starts from a checkpoint"
         rng = particle.rng.spawn(1)[0]
         world = await particle.world.fork(int(rng.integers(2**63))) if particle.world else None
-        offspring = Particle(
-            state=own_containers(dict(particle.state)),
-            rng=rng,
-            reader=particle.reader,
-            world=world,
-            store=particle.store.fork() if particle.store else None,
-            index=index,
-            proposal=particle.proposal,
-            ancestor=particle.index,
-            steps=particle.steps,
-            saved=particle.saved,
-            supersteps=particle.supersteps,
-            finished=particle.finished,
-            at_horizon=particle.at_horizon,
-            segment=self.ledger.fork(particle),
-            events=[*particle.events],
-            return_=particle.return_,
-            world_return=particle.world_return,
-            error=particle.error,
-            hand_off=particle.hand_off,
-            door=particle.door.fork(),
-            held=particle.held,
-            questions=particle.questions,
-            span=particle.span,
-        )
+        past = replace(particle.past, state=own_containers(dict(particle.state)))
+        offspring = Particle(past, rng, index, world, particle.door.fork(), ancestor=particle.index)
+        for on_fork in self.features.on_fork:
+            on_fork(particle, offspring)
         if particle.running:
             self.streams.saver.copy_thread(particle.thread_id, offspring.thread_id)
         return offspring
 
-    async def stop(self, particle: Particle, outcome: Outcome = "unfinished") -> None:
+    async def stop(self, particle: Particle, outcome: str = "unfinished") -> None:
         """Stop a paused particle's agent."""
         if particle.stream is None:
             return
@@ -159,6 +167,16 @@ class ParticleRunner:
                 error=type(error).__name__,
                 text=error,
             )
+
+    async def stop_all(self, particles: Iterable[Particle]) -> None:
+        """Stop all agents, at the end of the run."""
+        await asyncio.gather(*(self.stop(particle) for particle in particles if particle.stream is not None))
+        for on_stopped in self.features.on_stopped:
+            on_stopped()
+
+    async def save_all(self, particles: Iterable[Particle]) -> None:
+        """Stop the agents of all running particles at checkpoints from which they go on."""
+        await asyncio.gather(*(self.save(particle, "saved") for particle in particles if particle.running))
 
     async def discard(self, particle: Particle) -> None:
         """Stop a particle's agent, close its world and delete its thread."""
@@ -191,16 +209,22 @@ class ParticleRunner:
         except (AgentContractError, BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:
-            _fail(particle, error)
+            await self._fail(particle, error)
 
-    async def _resume(self, particle: Particle, config: RunnableConfig, answers: Mapping[str, Any] | None) -> None:
-        particle.stream = await self.streams.start(particle, config, answers)
+    async def _resume(
+        self,
+        particle: Particle,
+        config: RunnableConfig,
+        answers: Mapping[str, Any] | None,
+        edit: Mapping[str, Any] | None,
+    ) -> None:
+        particle.stream = await self.streams.start(particle, config, answers, edit)
         try:
             await self._limited_step(particle, config)
         except (AgentContractError, BudgetExhausted, UnboundedRequest):
             raise
         except Exception as error:
-            _fail(particle, error)
+            await self._fail(particle, error)
 
     async def _limited_step(self, particle: Particle, config: RunnableConfig) -> None:
         async with self._slot(particle):
@@ -217,7 +241,7 @@ class ParticleRunner:
     @asynccontextmanager
     async def _slot(self, particle: Particle) -> AsyncIterator[None]:
         """Wait until the particle may make a step; the only particle that may spend does not wait for the others."""
-        if self.slots is None or (self.purse is not None and self.purse.only is particle):
+        if self.slots is None or self.urgent is particle:
             yield
             return
         particle.queued = True
@@ -235,27 +259,81 @@ class ParticleRunner:
             rng=particle.rng,
             door=particle.door,
             gate=self.gate,
-            **({} if self.purse is None else {"spenders": (*self.purses_around, Spender(self.purse, particle))}),
         )
         if particle.world is not None:
             particle.world.users = particle.door.running
-        context.run(count_requests, self.ledger.meter_of(particle, self.meter))
-        if self.purse is not None:
-            context.run(keep_budgets)
+        for on_enter in self.features.on_enter:
+            context.run(on_enter, particle)
         return asyncio.create_task(work, context=context)
 
+    async def _fail(self, particle: Particle, error: Exception) -> None:
+        particle.record(error=error)
+        particle.door.shut()
+        for on_agent_end in self.features.on_agent_end:
+            await on_agent_end(particle, "failed", error=error)
+        log(
+            _log,
+            logging.INFO,
+            "particle.failed",
+            "particle %(particle)d failed in step %(step)d: %(error)s: %(text)s",
+            particle=particle.index,
+            step=particle.steps + 1,
+            error=type(error).__name__,
+            text=error,
+        )
 
-def _fail(particle: Particle, error: Exception) -> None:
-    particle.error = error
-    particle.door.shut()
-    particle.span.end("failed", error)
-    log(
-        _log,
-        logging.INFO,
-        "particle.failed",
-        "particle %(particle)d failed in step %(step)d: %(error)s: %(text)s",
-        particle=particle.index,
-        step=particle.steps + 1,
-        error=type(error).__name__,
-        text=error,
-    )
+
+async def within(
+    limit_s: float | None,
+    work: Awaitable[T],
+    message: str,
+    *,
+    context: Context | None = None,
+    spare: Callable[[], Awaitable[bool]] | None = None,
+) -> T:
+    """Wait for `work`, and cancel it after `limit_s` seconds.
+
+    Args:
+        limit_s: None for no limit.
+        work: runs in its own task if it has a limit.
+        message: of the error; names the work and the setting.
+        context: context variables of the task; default: a copy of the caller's.
+        spare: waits for a part of the work that must not be cancelled, and returns whether there was one; the limit
+            then starts again.
+
+    Raises:
+        TimeLimitExceeded: `work` did not end in time.
+    """
+    if limit_s is None:
+        return await work
+    task = asyncio.create_task(_as_coroutine(work), context=context or copy_context())
+    try:
+        while True:
+            await asyncio.wait([task], timeout=limit_s)
+            if task.done():
+                return task.result()
+            if spare is None or not await spare():
+                raise TimeLimitExceeded(message, limit_s)
+    finally:
+        await stop([task])
+
+
+async def stop(tasks: list[asyncio.Task[T]]) -> None:
+    """Cancel the running tasks and wait for their end; asyncio then reports no failure as unretrieved."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=CANCELLING_LIMIT_S)
+    for task in tasks:
+        task.add_done_callback(_retrieve)
+
+
+async def _as_coroutine(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _retrieve(task: asyncio.Task[T]) -> None:
+    # Only the first failure is raised; this marks the others as retrieved.
+    if not task.cancelled():
+        task.exception()

@@ -67,11 +67,11 @@ class Rewards:
         reward = 0.0
         if particle.world is not None and self.source in ("world", "both"):
             reward = particle.world.take_reward()
-        before = particle.return_ - particle.world_return
-        particle.world_return += reward
+        past = particle.past
+        before, world_return = past.return_ - past.world_return, past.world_return + reward
         if self.function is not None and self.source in ("function", "both"):
             reward += await self._function_return(self.function, particle) - before
-        particle.return_ += reward
+        particle.record(return_=past.return_ + reward, world_return=world_return)
         return reward
 
     async def _function_return(self, function: RewardFunction, particle: Particle) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.features.proposals import Proposal
+from amc_agents.population.feature import Feature
 from amc_agents.population.particle import State, TrajectoryFunction
 from amc_agents.population.rewards import RewardFunction, RewardSource
 from amc_agents.prices import Rates
@@ -19,6 +19,40 @@ from amc_agents.runtime import contract
 from amc_agents.runtime.calls import CriticChoice
 from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
 from amc_agents.smc import Adaptive, Never
+
+Proposal = Mapping[str, Any]
+"""Values in the `configurable` of a particle's agent, such as {"temperature": 0.9}."""
+
+_RESERVED = ("thread_id", "critic", "checkpoint", "amc_", "__pregel")
+
+
+def checked_proposals(proposals: Sequence[Proposal] | None, n_particles: int) -> tuple[Proposal, ...]:
+    """Check proposals, and copy them.
+
+    Args:
+        proposals: what `amc` was given; None: the particles do not differ.
+        n_particles: N, at the start of a run.
+
+    Raises:
+        ConfigurationError: there are none, or more than particles, or one has another form or a reserved key.
+    """
+    if proposals is None:
+        return ()
+    if not isinstance(proposals, Sequence) or not all(isinstance(proposal, Mapping) for proposal in proposals):
+        raise ConfigurationError(
+            f'proposals must be a list of mappings, such as [{{"temperature": 0.5}}, ...], got {quoted(proposals, 100)}'
+        )
+    if not 1 <= len(proposals) <= n_particles:
+        raise ConfigurationError(
+            f"expected 1 to n_particles={n_particles} proposals, one or more particles for each, got {len(proposals)}"
+        )
+    for key in (key for proposal in proposals for key in proposal):
+        if not isinstance(key, str) or key.startswith(_RESERVED):
+            raise ConfigurationError(
+                f"the key {quoted(key)} of a proposal is reserved, or no string: use keys that the agent reads from "
+                "its `configurable`"
+            )
+    return tuple(dict(proposal) for proposal in proposals)
 
 
 @dataclass(frozen=True)
@@ -32,6 +66,8 @@ class Settings(AmcSettings):
     """The run may not use the rewards."""
     budget: Budget | None = None
     """Limits for all requests of the runs that share it; None: no limit."""
+    features: Sequence[Callable[[], Feature]] = ()
+    """Further features of a run: each is called to make one, such as a subclass of `Feature`."""
     proposals: Sequence[Proposal] = ()
     """Settings of the agent that differ between particles; empty: they do not differ."""
     critic: str = "uniform"
@@ -76,6 +112,12 @@ class Settings(AmcSettings):
                 f'n_particles=Adaptive(...) with select="{self.select}" adds particles only at resampling points, and '
                 "resample=Never() has none: give resample=AtSteps(...), or a number of particles"
             )
+        for make in self.features:
+            if not callable(make):
+                raise ConfigurationError(
+                    f"features must be classes or functions that make a Feature for each run, got {quoted(make)}: give "
+                    "the class, or a functools.partial of it"
+                )
         require_literal("on_critic_error", self.on_critic_error, OnCriticError)
         if self.rewards_observed:
             return

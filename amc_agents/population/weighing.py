@@ -1,9 +1,9 @@
-"""Weigh the particles of a population (AMC, Algorithm 1: weigh), within the budget."""
+"""Weigh particles: the critic's values as potentials, and the choice of beta (AMC, eq. 4 and 6)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,132 +13,14 @@ from amc_agents.concurrency.gather import at_most
 from amc_agents.concurrency.rate_gate import gated
 from amc_agents.critics.adapting import checked_values, failing_as_critic_error
 from amc_agents.critics.uses import nature_of, require_beta
-from amc_agents.errors import BudgetExhausted, CriticError, TimeLimitExceeded, UnreadableAnswer
-from amc_agents.population.early_end import stop_if_decided
+from amc_agents.errors import CriticError, TimeLimitExceeded, UnreadableAnswer
+from amc_agents.population.feature import Weigh
 from amc_agents.population.particle import Particle
-from amc_agents.population.particle_runner import ParticleRunner
-from amc_agents.population.run_budget import RunBudget
-from amc_agents.population.settings import Settings
+from amc_agents.population.particle_runner import within
 from amc_agents.population.system import ParticleSystem
-from amc_agents.population.time_limits import within
-from amc_agents.run import WeighingPoint
-from amc_agents.runtime.budget_keeper import paying_from
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Critic, FloatArray
-from amc_agents.usage import Meter, metering
-
-
-async def weigh(system: ParticleSystem) -> None:
-    """Weigh the particles in their current states, and decide whether to resample them."""
-    if system.decided:
-        return
-    if not system.deadline.passed:
-        async with system.deadline.cutting():
-            await _weigh_within_budget(system)
-    if system.deadline.passed or system.out_of_budget:
-        return
-    stop_if_decided(system)
-    triggered = system.settings.resample.triggered(system.step, system.weights.log_weights, _drawn(system))
-    # Without a beta, a resampling could only discard particles at random.
-    system.due = not system.concluded and system.beta is not None and bool(triggered)
-    system.history.append(
-        WeighingPoint(system.step, system.values.copy(), system.weights.log_weights.copy(), system.ess, None)
-    )
-    system.emit({"type": "amc.weigh", "step": system.step, "values": system.values.tolist(),
-               "log_weights": system.weights.log_weights.tolist(), "ess": system.history[-1].ess})  # fmt: skip
-
-
-def _drawn(system: ParticleSystem) -> BoolArray:
-    """`[N]` the particles from which a resampling draws; "keep" includes the finished ones."""
-    return np.full(len(system.particles), True) if system.settings.finished == "keep" else ~system.retirable()
-
-
-def _choose_beta(system: ParticleSystem, valuation: Valuation) -> None:
-    """Resolve beta="auto": the critic's own, or else that which halves the effective sample size here, if any does."""
-    settings = system.settings
-    with suppress(CriticError):  # It was never connected, so these values are not its.
-        if system.beta is not None:  # A run that goes on from a durable point may have another critic.
-            return require_beta(system.critic, system.beta, settings.success_reward)
-        system.beta = getattr(system.critic, "beta", None)
-    if system.beta is not None:
-        return
-    among = np.full(len(system.particles), True) if system.concluded else _drawn(system)
-    system.beta = valuation.halving_beta(among, system.critic, settings.success_reward)
-    if system.beta is None:
-        return
-    system.beta_step = system.step
-    if system.retired:
-        _weigh_earlier_rounds(system, system.beta)
-    where = "the end" if system.concluded else f"step {system.step}"
-    system.notes.append(
-        f'beta={system.beta:.4g} was chosen at {where} (beta="auto"): it halves the effective sample size '
-        "there. It depends on these particles, so log Z is not known: give a number for beta to know it"
-    )
-
-
-def _weigh_earlier_rounds(system: ParticleSystem, beta: float) -> None:
-    """Weigh the particles of an adaptive run's earlier rounds, which ended without a beta and so with equal weights."""
-    values = np.nan_to_num([each.value for each in system.retired])
-    returns, future = (values, 0 * values) if system.settings.rewards_observed else (0 * values, values)
-    gained = smc.potentials(returns, future, beta, system.settings.success_reward)
-    system.retired = [
-        replace(each, log_weight=each.log_weight + gain, log_weight_since=each.log_weight_since + gain)
-        for each, gain in zip(system.retired, gained.tolist(), strict=True)
-    ]
-    retired = np.array([each.log_weight for each in system.retired])
-    system.weights = replace(system.weights, log_retired=smc.log_sum_exp(retired))
-
-
-async def _weigh_within_budget(system: ParticleSystem) -> None:
-    """Weigh all particles; where that does not fit the budget, finish one of them first, and try again."""
-    everyone, budget = [*range(len(system.particles))], system.budget
-    if budget is None:
-        return await _weigh(system, everyone)
-    try:
-        if not budget.exhausted:
-            return await _weigh(system, everyone)
-    except BudgetExhausted:
-        if await _finish_best(system, budget):
-            return await _weigh_within_budget(system)
-    budget.spend_reserve()
-    try:
-        await _weigh(system, [slot for slot in everyone if _awaits_value(system, slot)])
-    except BudgetExhausted:
-        system.notes.append("the budget did not suffice for a last weighing of the finished particles")
-
-
-def _awaits_value(system: ParticleSystem, slot: int) -> bool:
-    particle = system.particles[slot]
-    return particle.finished and particle.error is None and bool(np.isnan(system.values[slot]))
-
-
-async def _finish_best(system: ParticleSystem, budget: RunBudget) -> bool:
-    return await budget.finish_best({}, system.particles, system.weights.log_weights, system.runner, system.config)
-
-
-async def _weigh(system: ParticleSystem, slots: list[int]) -> None:
-    """Update the values and weights of some slots; the others keep their weights."""
-    if not slots:
-        return
-    with nullcontext() if system.budget is None else system.budget.weighing():
-        valuation = await evaluate(
-            [system.particles[slot] for slot in slots], system.critic, system.runner, system.settings, system.meter
-        )
-    if valuation.error is not None:
-        unread = isinstance(valuation.error, UnreadableAnswer)
-        failed = "the critic failed and the weights were kept"
-        what = "unknown values count as the mean of the others" if unread else failed
-        system.notes.append(f"step {system.step}: {what} ({valuation.error})")
-    settings = system.settings
-    if settings.beta == "auto" and len(slots) == len(system.particles):
-        _choose_beta(system, valuation)
-    potentials = np.full(len(system.particles), np.nan)
-    system.values[slots] = valuation.values
-    potentials[slots] = valuation.potentials(system.beta, settings.success_reward)
-    system.known = np.full(len(system.particles), False)
-    system.known[slots] = ~np.isnan(valuation.future)
-    system.weights = smc.weigh(system.weights, potentials, ~np.isnan(potentials))
-
+from amc_agents.usage import metering
 
 _RESOLUTION = 0.005
 """Share of the largest prediction below which a difference is noise. A value model's answer moves by up to that much
@@ -202,9 +84,34 @@ class Valuation:
         return smc.halving_beta(returns, future, resolution, success_reward)
 
 
-async def evaluate(
-    particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
-) -> Valuation:
+async def weigh_all(system: ParticleSystem, weigh: Weigh) -> bool:
+    """Weigh all particles."""
+    await weigh(range(len(system.particles)))
+    return True
+
+
+async def weigh_slots(system: ParticleSystem, slots: Iterable[int]) -> None:
+    """Update the values and weights of the particles in some slots; the others keep their weights."""
+    slots, size, settings = [*slots], len(system.particles), system.settings
+    if not slots:
+        return
+    valuation = await _evaluate(system, [system.particles[slot] for slot in slots])
+    if valuation.error is not None:
+        unread = isinstance(valuation.error, UnreadableAnswer)
+        failed = "the critic failed and the weights were kept"
+        what = "unknown values count as the mean of the others" if unread else failed
+        system.note(f"step {system.step}: {what} ({valuation.error})")
+    if settings.beta == "auto" and len(slots) == size:
+        _choose_beta(system, valuation)
+    potentials = np.full(size, np.nan)
+    system.values[slots] = valuation.values
+    potentials[slots] = valuation.potentials(system.target.beta, settings.success_reward)
+    system.known = np.full(size, False)
+    system.known[slots] = ~np.isnan(valuation.future)
+    system.weights = smc.weigh(system.weights, potentials, ~np.isnan(potentials))
+
+
+async def _evaluate(system: ParticleSystem, particles: Sequence[Particle]) -> Valuation:
     """Ask the critic for the values of particles.
 
     With rewards, the critic predicts the future return f, which is 0 for ended particles. Without rewards, it predicts
@@ -213,7 +120,7 @@ async def evaluate(
     Raises:
         CriticError: the critic failed, and `on_critic_error` is "raise".
     """
-    observed = settings.rewards_observed
+    observed = system.settings.rewards_observed
     failed = np.array([particle.error is not None for particle in particles])
     asked = np.array([particle.error is None and (not observed or not particle.ended) for particle in particles])
     open_slots = np.flatnonzero(asked).tolist()
@@ -222,28 +129,26 @@ async def evaluate(
     error: CriticError | None = None
     if open_slots:
         try:
-            chosen = [particles[slot] for slot in open_slots]
-            future[open_slots], error = await _predict(chosen, critic, runner, settings, meter)
+            future[open_slots], error = await _predict(system, [particles[slot] for slot in open_slots])
         except CriticError as raised:
-            if settings.on_critic_error == "raise":
+            if system.settings.on_critic_error == "raise":
                 raise
             future[open_slots], error = np.nan, raised
     return Valuation(returns, future, asked, failed, error)
 
 
-async def _predict(
-    particles: Sequence[Particle], critic: Critic, runner: ParticleRunner, settings: Settings, meter: Meter
-) -> tuple[FloatArray, UnreadableAnswer | None]:
+async def _predict(system: ParticleSystem, particles: Sequence[Particle]) -> tuple[FloatArray, UnreadableAnswer | None]:
     """Return the critic's prediction `[len(particles)]`, and the error if some of it is NaN.
 
     It predicts the future return, or without rewards the whole return.
     """
+    settings, runner, critic = system.settings, system.runner, system.target.critic
     trajectories = [runner.trajectory_of(particle) for particle in particles]
     with (
         at_most(runner.streams.max_concurrency),
         gated(runner.gate),
-        metering(meter),
-        paying_from(runner.purse),
+        metering(system.outlet.meter),
+        system.features.asking_critic(),
         failing_as_critic_error(f"critic {settings.critic}"),
     ):
         try:
@@ -258,3 +163,39 @@ async def _predict(
     if settings.rewards_observed and getattr(critic, "predicts", "future") == "return":
         values = values - np.array([particle.return_ for particle in particles])
     return values, unread
+
+
+def _choose_beta(system: ParticleSystem, valuation: Valuation) -> None:
+    """Resolve beta="auto": the critic's own, or else that which halves the effective sample size here, if any does."""
+    settings, target = system.settings, system.target
+    with suppress(CriticError):  # It was never connected, so these values are not its.
+        if target.beta is not None:  # A run that goes on from a durable point may have another critic.
+            return require_beta(target.critic, target.beta, settings.success_reward)
+        target.beta = getattr(target.critic, "beta", None)
+    if target.beta is not None:
+        return
+    among = np.full(len(system.particles), True) if system.concluded else system.drawn
+    target.beta = valuation.halving_beta(among, target.critic, settings.success_reward)
+    if target.beta is None:
+        return
+    target.beta_step = system.step
+    if system.retired:
+        _weigh_retired(system, target.beta)
+    where = "the end" if system.concluded else f"step {system.step}"
+    system.note(
+        f'beta={target.beta:.4g} was chosen at {where} (beta="auto"): it halves the effective sample size '
+        "there. It depends on these particles, so log Z is not known: give a number for beta to know it"
+    )
+
+
+def _weigh_retired(system: ParticleSystem, beta: float) -> None:
+    """Weigh the particles that ended in earlier rounds, without a beta and so with equal weights."""
+    values = np.nan_to_num([each.value for each in system.retired])
+    returns, future = (values, 0 * values) if system.settings.rewards_observed else (0 * values, values)
+    gained = smc.potentials(returns, future, beta, system.settings.success_reward)
+    system.retired = [
+        replace(each, log_weight=each.log_weight + gain, log_weight_since=each.log_weight_since + gain)
+        for each, gain in zip(system.retired, gained.tolist(), strict=True)
+    ]
+    retired = np.array([each.log_weight for each in system.retired])
+    system.weights = replace(system.weights, log_retired=smc.log_sum_exp(retired))

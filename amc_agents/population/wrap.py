@@ -19,12 +19,11 @@ from amc_agents.budget import Budget
 from amc_agents.config import ConfigLike, configured
 from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.uses import for_amc
-from amc_agents.population.features.proposals import Proposal, checked_proposals
 from amc_agents.population.graph import AmcGraph
 from amc_agents.population.nodes import BothWays, Nodes, RunState, restarting
 from amc_agents.population.particle import TrajectoryFunction
 from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
-from amc_agents.population.settings import EnvironmentFunction, Settings, WrappedAgent
+from amc_agents.population.settings import EnvironmentFunction, Proposal, Settings, WrappedAgent, checked_proposals
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.calls import CriticChoice, OfferedCritics
 from amc_agents.runtime.contract import patient
@@ -234,7 +233,9 @@ def _assemble(wrapped: WrappedAgent, checkpointer: Checkpointer, name: str) -> A
     # As values of channels, because an object of the state's class also has the defaults of what was never written.
     raw = {"channels": shown, "mapper": None}
     first = {name: compiled.nodes[name].copy(raw) for name in ("init", "restore")}
-    assembled = AmcGraph(**{**compiled.__dict__, "stream_channels": shown, "nodes": {**compiled.nodes, **first}})
+    assembled = AmcGraph(
+        **{**compiled.__dict__, "stream_channels": shown, "nodes": {**compiled.nodes, **first}, "wrapped": wrapped}
+    )
     # `version="v2"` returns objects of the agent's classes by these.
     assembled._output_mapper, assembled._state_mapper = compiled._output_mapper, compiled._state_mapper
     return assembled

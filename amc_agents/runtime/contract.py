@@ -115,6 +115,11 @@ class Effects(NamedTuple):
     commit_nodes: Mapping[str, Effect] = {}
     """Effect of each node whose own code is a commit."""
 
+    @property
+    def has_doors(self) -> bool:
+        """Whether particles may have to wait before a call."""
+        return bool(self.commit_nodes) or any(effect not in ("read", "world") for effect in self.tools.values())
+
 
 class _Use(NamedTuple):
     """A tool or a node's own code, as particles run it."""

@@ -21,7 +21,10 @@ class Place(Protocol):
 
     index: int
     ancestor: int | None
-    steps: int
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far."""
 
 
 class WorkSpan(Protocol):

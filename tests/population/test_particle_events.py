@@ -10,6 +10,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from amc_agents import effect
+from amc_agents.population.features.agent_events import CustomEvents
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, start, sum_world, tool_caller
@@ -104,7 +105,8 @@ async def test_agents_stream_custom_events_only_to_a_reader(monkeypatch, stream_
 @pytest.mark.parametrize("way", ["run", "arun"])
 def test_run_and_arun_do_not_listen_to_particles(way, monkeypatch):
     listeners = []
-    monkeypatch.setattr("amc_agents.population.start.event_listener", listeners.append)
+    monkeypatch.setattr(CustomEvents, "__init__", lambda self, writer: listeners.append(writer))
+    monkeypatch.setattr(CustomEvents, "on_output", lambda self, particle, mode, chunk: None)
     wrapped = graph()
     run = wrapped.run(start()) if way == "run" else asyncio.run(wrapped.arun(start()))
     assert len(run.history) == 2

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amc_agents.population.conclusion import _eligible, select_index
-from amc_agents.population.features.adaptive_size import UNDECIDED
+from amc_agents.population.conclusion import eligible_of, select_index
+from amc_agents.population.feature import Features, Stop
+from amc_agents.population.particle import Particle, Past
 from amc_agents.run import Population
 from amc_agents.types import Step, Task, Trajectory
 
@@ -52,12 +53,9 @@ def test_a_sample_follows_the_weights():
 
 
 def test_a_particle_that_failed_since_the_last_weighing_is_not_the_answer_of_a_run_that_was_cut():
-    finished, failed, unfinished = (
-        SimpleNamespace(running=running, held=False, error=error)
-        for running, error in [(False, None), (False, ConnectionError()), (True, None)]
-    )
-    system: Any = SimpleNamespace(
-        standing=lambda: UNDECIDED, stopped_by="run_timeout", everyone=[failed, finished, unfinished]
-    )
+    pasts = {"failed": Past({}, None, error=ConnectionError()), "finished": Past({}, None, finished=True),
+             "unfinished": Past({}, None)}  # fmt: skip
+    particles = [Particle(past, np.random.default_rng(0)) for past in pasts.values()]
+    system: Any = SimpleNamespace(features=Features([], {}), stop=Stop("run_timeout", abrupt=True), everyone=particles)
     everyone = population(values=[NAN] * 3, log_weights=[0.0] * 3, returns=(9.0, 3.0, 5.0))
-    assert select_index(np.random.default_rng(0), _eligible(system, everyone), "return") == 1
+    assert select_index(np.random.default_rng(0), eligible_of(system, everyone), "return") == 1

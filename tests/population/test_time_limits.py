@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError, CriticError, QuorumLost, RunTimedOut, TimeLimitExceeded
-from amc_agents.population import time_limits
+from amc_agents.population import particle_runner
 from amc_agents.population.settings import Settings
 from amc_agents.population.wrap import amc
 from amc_agents.runtime import world as world_module
@@ -106,7 +106,7 @@ def test_a_hanging_sync_tool_is_abandoned_in_its_thread(asynchronous):
 
 
 def test_a_step_that_ignores_its_cancellation_is_abandoned(monkeypatch):
-    monkeypatch.setattr(time_limits, "CANCELLING_LIMIT_S", 0.01)
+    monkeypatch.setattr(particle_runner, "CANCELLING_LIMIT_S", 0.01)
     stubborn = []
 
     class Stubborn(SumWorld):
@@ -275,7 +275,7 @@ async def test_later_failures_are_not_reported_as_unretrieved():
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["message"]))
     tasks = [asyncio.create_task(fail()) for _ in range(2)]
     await asyncio.wait(tasks)
-    await time_limits.stop(tasks)
+    await particle_runner.stop(tasks)
     await asyncio.sleep(0)
     del tasks
     gc.collect()

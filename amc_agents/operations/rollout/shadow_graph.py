@@ -45,7 +45,6 @@ from amc_agents.operations.rollout.shadow_search import (
     Search,
     Searcher,
     world_of_call,
-    wrapped_agent,
 )
 from amc_agents.population.saver import own_containers
 from amc_agents.population.settings import EnvironmentFunction
@@ -164,7 +163,7 @@ def shadow(
     except AgentContractError:  # Tools act on a world; everything else was checked before.
         without_world = None
     records, gate = Records(folder, KIND), Gate()
-    wrapped = wrapped_agent(in_world)
+    wrapped = in_world.wrapped
     settings_kept = {"rate": rate, "n_particles": n_particles, "critic": wrapped.critics.own.name}
     records.set_fact("settings", settings_kept)
     searcher = Searcher(in_world, without_world, gate, prices)

@@ -21,7 +21,6 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
-from langgraph.types import Command
 from typing_extensions import override
 
 from amc_agents.concurrency.background import background_loop, on_background_loop, run_in_background
@@ -30,11 +29,8 @@ from amc_agents.context import change_context, particle_context
 from amc_agents.critics.adapting import checked_values
 from amc_agents.messages import MessageReader
 from amc_agents.operations.rollout.call_records import Agent, spending
-from amc_agents.population.features.committing import select_at_door
 from amc_agents.population.features.store_views import ParticleStore
 from amc_agents.population.graph import AmcGraph
-from amc_agents.population.nodes import BothWays, Nodes, RunState
-from amc_agents.population.settings import WrappedAgent
 from amc_agents.prices import Rates
 from amc_agents.run import Run
 from amc_agents.runtime.world import StartedWorld
@@ -327,7 +323,7 @@ class Searcher:
         gate: Gate,
         prices: Mapping[str, Rates] | None,
     ) -> None:
-        self.wrapped = wrapped_agent(with_world)
+        self.wrapped = with_world.wrapped
         self.needs_world = without_world is None
         self._with_world = to_first_door(with_world, gate)
         self._without_world = None if without_world is None else to_first_door(without_world, gate)
@@ -394,30 +390,12 @@ def world_of_call(_: Any) -> StartedWorld:
     return world
 
 
-def wrapped_agent(graph: AmcGraph) -> WrappedAgent:
-    """Return the checked arguments of an `amc()` graph."""
-    init: Any = graph.nodes["init"].bound
-    wrapped: WrappedAgent = init.work.__self__.wrapped
-    return wrapped
-
-
 def to_first_door(graph: AmcGraph, gate: Gate) -> AmcGraph:
     """Return an `amc()` graph that ends where all particles wait or have ended, and whose agents give way to calls."""
-    wrapped = wrapped_agent(graph)
-    agent = wrapped.agent
+    agent = graph.wrapped.agent
     polite = {name: node.copy({"bound": GivingWay(node.bound, gate)}) for name, node in agent.nodes.items()}
-    nodes = Nodes(replace(wrapped, agent=agent.copy({"nodes": {**polite, "__start__": agent.nodes["__start__"]}})))
-    n_workers = wrapped.settings.largest_size
-    changed = {"init": BothWays(nodes.init, n_workers), "commit": BothWays(_end_at_door, n_workers)}
-    bound = {name: graph.nodes[name].copy({"bound": node}) for name, node in changed.items()}
-    return graph.copy({"nodes": {**graph.nodes, **bound}, "checkpointer": None})
-
-
-async def _end_at_door(state: RunState, config: RunnableConfig) -> Command[str]:
-    """Select the particle that would act, and end: nothing is committed, and nobody is asked."""
-    system = state["amc_system"]
-    system.answer = select_at_door(system)
-    return Command(goto="finalize")
+    agent = agent.copy({"nodes": {**polite, "__start__": agent.nodes["__start__"]}})
+    return graph.variant(replace(graph.wrapped, agent=agent), ends_at_door=True)
 
 
 def state_before(agent: Agent, call: Call) -> Mapping[str, Any]:

@@ -20,6 +20,8 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel._messages import StreamMessagesHandler
 
+from amc_agents.population.feature import AgentStart, Feature
+from amc_agents.population.particle import Particle
 from amc_agents.runtime.calls import stream_listeners
 
 T = TypeVar("T")
@@ -33,37 +35,68 @@ class AgentEvent(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class AgentEvents:
+class AgentEvents(Feature):
     """Records what happens in the agents of a run, and shows what happened in the answer's.
 
     Args:
         readers: the handlers behind `astream_events` and `astream_log`.
         everyone: show what happens in all agents, when it happens.
+        is_answer: whether a particle is already known to be the answer.
     """
 
-    def __init__(self, readers: Sequence[BaseCallbackHandler], *, everyone: bool = False) -> None:
-        self._readers, self._everyone = [*readers], everyone
+    def __init__(
+        self, readers: Sequence[BaseCallbackHandler], *, everyone: bool, is_answer: Callable[[Particle], bool]
+    ) -> None:
+        self._readers, self._everyone, self._is_answer = [*readers], everyone, is_answer
 
-    @classmethod
-    def of(cls, config: RunnableConfig, *, everyone: bool) -> AgentEvents | None:
-        """Return the events for the readers of a call; None: it has none.
+    async def on_agent_start(self, particle: Particle, start: AgentStart) -> None:
+        """Record the particle's next runs, or show them if it is the answer."""
+        record = particle.states.setdefault(AgentEvents, [])
+        if self._is_answer(particle):
+            await self._show(record)
+            start.handlers += self._readers
+        else:
+            start.handlers += self._readers if self._everyone else [_Recorder(record)]
 
-        Args:
-            config: of a node.
-            everyone: as of the class.
-        """
-        readers = [one for one in stream_listeners(config) if not isinstance(one, StreamMessagesHandler)]
-        return cls(readers, everyone=everyone) if readers else None
+    def on_fork(self, parent: Particle, child: Particle) -> None:
+        """Give the child its past."""
+        child.states[AgentEvents] = [*(parent.of(AgentEvents) or ())]
 
-    def handlers(self, record: list[AgentEvent], *, live: bool) -> list[BaseCallbackHandler]:
-        """Return the handlers of a particle's next runs: a recorder, or the readers themselves if it is the answer."""
-        return self._readers if live or self._everyone else [_Recorder(record)]
+    async def on_answer(self, particle: Particle) -> None:
+        """Show what happened in the answer's agent."""
+        await self._show(particle.of(AgentEvents) or [])
 
-    async def show(self, record: list[AgentEvent]) -> None:
+    async def _show(self, record: list[AgentEvent]) -> None:
         """Show the readers what is recorded, and clear it."""
         recorded, record[:] = [*record], []
         for event in recorded:
             await ahandle_event(self._readers, event.name, None, *event.args, **event.kwargs)
+
+
+class CustomEvents(Feature):
+    """Passes what agents write to the custom stream on to that of the outer run, in the context of the calling node.
+
+    Args:
+        writer: the outer run's stream writer.
+    """
+
+    def __init__(self, writer: Callable[[Any], None]) -> None:
+        self._writer, self._context = writer, copy_context()
+
+    async def on_agent_start(self, particle: Particle, start: AgentStart) -> None:
+        """Read the agent's custom stream."""
+        start.stream_mode.append("custom")
+
+    def on_output(self, particle: Particle, mode: str, chunk: Any) -> None:
+        """Pass an event on."""
+        if mode == "custom":
+            event = {"type": "amc.event", "particle": particle.index, "step": particle.steps, "event": chunk}
+            self._context.run(self._writer, event)
+
+
+def event_readers(config: RunnableConfig) -> list[BaseCallbackHandler]:
+    """Return the handlers behind `astream_events` and `astream_log`."""
+    return [reader for reader in stream_listeners(config) if not isinstance(reader, StreamMessagesHandler)]
 
 
 class _Recorder(BaseCallbackHandler):
@@ -93,10 +126,10 @@ def _as_now(value: Any) -> Any:
     if isinstance(value, BaseMessage):
         return value.model_copy()
     if isinstance(value, LLMResult):
-        copies = [[copy(one) for one in generations] for generations in value.generations]
-        for one in chain.from_iterable(copies):
-            if isinstance(one, ChatGeneration):
-                one.message = one.message.model_copy()
+        copies = [[copy(generation) for generation in generations] for generations in value.generations]
+        for generation in chain.from_iterable(copies):
+            if isinstance(generation, ChatGeneration):
+                generation.message = generation.message.model_copy()
         return value.model_copy(update={"generations": copies})
     return value
 
@@ -104,27 +137,3 @@ def _as_now(value: Any) -> Any:
 for _name in dir(BaseCallbackHandler):
     if _name.startswith("on_"):
         setattr(_Recorder, _name, _recording(_name))
-
-
-EventListener = Callable[[int, int, Any], None]
-"""Receives a particle's index, its number of steps, and the event that its agent wrote."""
-
-
-def event_listener(writer: Callable[[Any], None]) -> EventListener | None:
-    """Create a listener that writes events to the outer run's stream, in the context of the calling node.
-
-    Args:
-        writer: the outer run's stream writer.
-
-    Returns:
-        None if the custom stream has no reader: listening to particles costs a tenth of a step.
-    """
-    # Without a reader, LangGraph's writer is a function without a closure, hence without a stream.
-    if getattr(writer, "__closure__", writer) is None:
-        return None
-    context = copy_context()
-
-    def pass_on(particle: int, step: int, event: Any) -> None:
-        context.run(writer, {"type": "amc.event", "particle": particle, "step": step, "event": event})
-
-    return pass_on

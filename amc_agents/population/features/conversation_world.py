@@ -18,10 +18,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.logs import log, room_logger
+from amc_agents.population.feature import Feature
+from amc_agents.population.particle import Particle
 from amc_agents.population.saver import ForkSaver
+from amc_agents.population.system import ParticleSystem
 from amc_agents.quoting import quoted
+from amc_agents.run import Run
 from amc_agents.runtime.calls import NEW_WORLD
-from amc_agents.runtime.world import RecordingWorld
 from amc_agents.types import Environment, Forkable, Restorable
 
 CHANNEL = "amc_world"
@@ -30,7 +33,7 @@ CHANNEL = "amc_world"
 _log = room_logger(__name__)
 
 
-class ConversationWorld:
+class ConversationWorld(Feature):
     """The saved world of a thread.
 
     Only worlds without `reset` continue: an `Environment` starts its task anew in each turn. The thread keeps the
@@ -55,12 +58,8 @@ class ConversationWorld:
             raise ConfigurationError(f"configurable {NEW_WORLD} must be True or False, got {quoted(self._new)}")
         read = configurable.get("__pregel_read")
         self._saved: Mapping[str, Any] = (read(CHANNEL) if self._is_conversation and read else None) or {}
-        self.update: dict[str, Any] = {}
-        """The update of the graph's state that refers to the saved world."""
-        self.notes: list[str] = []
-        """Notes for the run."""
 
-    async def begin(self, world: Forkable) -> None:
+    async def on_world(self, world: Forkable) -> None:
         """Restore the world of the previous turn, unless the call asks for a new world.
 
         Args:
@@ -70,7 +69,7 @@ class ConversationWorld:
             WorldError: the snapshot is missing or damaged, or of another kind of world.
         """
         if isinstance(world, Environment) or not isinstance(world, Restorable):
-            return  # `end` has noted that this kind of world is not saved.
+            return  # `on_end` has noted that this kind of world is not saved.
         if self._saved.get("snapshot") is None or self._new:
             return
         try:
@@ -81,31 +80,31 @@ class ConversationWorld:
                 f'world, pass config={{"configurable": {{"{NEW_WORLD}": True, ...}}}}'
             ) from error
 
-    async def end(self, winner: RecordingWorld | None) -> None:
+    async def on_end(self, system: ParticleSystem, run: Run, winner: Particle) -> Run:
         """Save the winner's world for the next turn."""
-        world = None if winner is None else winner.inner
+        world = None if winner.world is None else winner.world.inner
         if not self._is_conversation or world is None or isinstance(world, Environment):
-            return
-        self.update = {CHANNEL: {"snapshot": await self._save(world), "previous": self._saved.get("snapshot")}}
+            return run
+        saved = {"snapshot": await self._save(world, system), "previous": self._saved.get("snapshot")}
+        system.outlet.channels[CHANNEL] = saved
         if not isinstance(world, Restorable):
-            return
+            return run
         if self._saved.get("previous") is not None:
             await _release(world, self._saved["previous"])
         if type(self._saver) is InMemorySaver:  # Subclasses may store threads.
-            _release_with(self._saver, self._thread_id, world, list(self.update[CHANNEL].values()))
+            _release_with(self._saver, self._thread_id, world, list(saved.values()))
+        return run
 
-    async def _save(self, world: Forkable) -> Any:
+    async def _save(self, world: Forkable, system: ParticleSystem) -> Any:
         if not isinstance(world, Restorable):
-            self._note(f"{type(world).__name__} has no snapshot, restore and release (Restorable)")
-            return None
-        try:
-            return await world.snapshot()
-        except Exception as error:
-            self._note(f"the winner's world could not be saved ({type(error).__name__}: {error})")
-            return None
-
-    def _note(self, why: str) -> None:
-        self.notes.append(f"the next turn of the conversation starts from a new world: {why}")
+            why = f"{type(world).__name__} has no snapshot, restore and release (Restorable)"
+        else:
+            try:
+                return await world.snapshot()
+            except Exception as error:
+                why = f"the winner's world could not be saved ({type(error).__name__}: {error})"
+        system.note(f"the next turn of the conversation starts from a new world: {why}")
+        return None
 
 
 async def _release(world: Restorable, snapshot: Any) -> None:

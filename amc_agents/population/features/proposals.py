@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from amc_agents.errors import ConfigurationError
-from amc_agents.quoting import quoted
-
-Proposal = Mapping[str, Any]
-"""Values in the `configurable` of a particle's agent, such as {"temperature": 0.9}."""
-
-_RESERVED = ("thread_id", "critic", "checkpoint", "amc_", "__pregel")
+from amc_agents.population.feature import AgentStart, Feature
+from amc_agents.population.particle import Particle
+from amc_agents.population.settings import Proposal
+from amc_agents.population.system import ParticleSystem
 
 
-def checked_proposals(proposals: Sequence[Proposal] | None, n_particles: int) -> tuple[Proposal, ...]:
-    """Check proposals, and copy them.
+class Proposals(Feature):
+    """Gives the particles of one population different settings.
 
     Args:
-        proposals: what `amc` was given; None: the particles do not differ.
-        n_particles: N, at the start of a run.
-
-    Raises:
-        ConfigurationError: there are none, or more than particles, or one has another form or a reserved key.
+        proposals: the settings of the particles whose line began in slot i are those with number i modulo their number.
     """
-    if proposals is None:
-        return ()
-    if not isinstance(proposals, Sequence) or not all(isinstance(proposal, Mapping) for proposal in proposals):
-        raise ConfigurationError(
-            f'proposals must be a list of mappings, such as [{{"temperature": 0.5}}, ...], got {quoted(proposals, 100)}'
-        )
-    if not 1 <= len(proposals) <= n_particles:
-        raise ConfigurationError(
-            f"expected 1 to n_particles={n_particles} proposals, one or more particles for each, got {len(proposals)}"
-        )
-    for key in (key for proposal in proposals for key in proposal):
-        if not isinstance(key, str) or key.startswith(_RESERVED):
-            raise ConfigurationError(
-                f"the key {quoted(key)} of a proposal is reserved, or no string: use keys that the agent reads from "
-                "its `configurable`"
-            )
-    return tuple(dict(proposal) for proposal in proposals)
 
+    name = "proposals"
 
-def proposal_of(proposals: Sequence[Proposal], number: int) -> Proposal:
-    """Return the proposal of the particles whose line began in slot `number`; empty if there is none."""
-    return proposals[number % len(proposals)] if proposals else {}
+    def __init__(self, proposals: Sequence[Proposal]) -> None:
+        self._proposals = proposals
+
+    async def on_start(self, system: ParticleSystem) -> None:
+        """Number the new particles."""
+        self.on_recruited(system, 0)
+
+    def on_recruited(self, system: ParticleSystem, earlier: int) -> None:
+        """Number the particles of a further round."""
+        for particle in system.particles:
+            particle.states.setdefault(Proposals, earlier + particle.index)
+
+    def on_fork(self, parent: Particle, child: Particle) -> None:
+        """Keep the parent's number."""
+        child.states[Proposals] = parent.of(Proposals)
+
+    async def on_agent_start(self, particle: Particle, start: AgentStart) -> None:
+        """Apply the settings."""
+        own = self._proposals[particle.states[Proposals] % len(self._proposals)]
+        start.config["configurable"].update(own)
+
+    def record_of(self, particle: Particle) -> int:
+        """Return the particle's number."""
+        return int(particle.states[Proposals])
+
+    def restore_of(self, particle: Particle, recorded: int) -> None:
+        """Take over the particle's number."""
+        particle.states[Proposals] = recorded

@@ -1,4 +1,4 @@
-"""Write notes on runs whose search could not help: the cause, and the setting to change."""
+"""Notes on runs whose search could not help: the cause, and the setting to change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from amc_agents import smc
+from amc_agents.population.conclusion import warn_once
+from amc_agents.population.feature import Feature
+from amc_agents.population.particle import Particle
 from amc_agents.population.settings import Settings
-from amc_agents.run import WeighingPoint
+from amc_agents.population.system import ParticleSystem
+from amc_agents.run import Run, WeighingPoint
 from amc_agents.smc import EssBelow, EveryStep, Never
 from amc_agents.types import Trajectory
 
@@ -110,23 +114,50 @@ LEAST_REPEATS = 4
 that agree at four steps. Two attempts at a short task often agree at one step."""
 
 
-class Twins:
-    """Compares the steps of the particles during a run.
+class SearchNotes(Feature):
+    """Compares the steps of the particles during a run, and writes the notes at its end.
 
-    A fork shares its past by reference, so only the steps since the last resampling are compared.
+    A fork shares its past by reference, so only the steps since the last resampling are compared. Particles are
+    identical with a fixed model seed, at temperature 0, or with cached answers.
     """
+
+    name = "search_notes"
 
     def __init__(self) -> None:
         self._differed = False
         self._n_compared = 0
         self._n_repeats = 0
 
-    def compare(self, trajectories: Sequence[Trajectory]) -> None:
-        """Compare the newest steps. Call this before each resampling and at the end of the run.
+    def before_offspring(self, system: ParticleSystem) -> None:
+        """Compare the newest steps of the particles that have not failed."""
+        alive = [particle for particle in system.particles if particle.error is None]
+        self._compare([system.runner.trajectory_of(particle) for particle in alive])
 
-        Args:
-            trajectories: of the particles that have not failed.
-        """
+    def on_recruited(self, system: ParticleSystem, earlier: int) -> None:
+        """Continue with new particles, whose steps count from the first."""
+        self._n_compared = 0
+
+    async def on_end(self, system: ParticleSystem, run: Run, winner: Particle) -> Run:
+        """Write the notes."""
+        self.before_offspring(system)
+        settings = system.settings
+        notes = self._notes(len(system.particles))
+        notes += search_notes(system.history, settings, system.target.beta, stopped=system.stop is not None)
+        for note in notes:
+            warn_once(note)
+        for note in reward_notes([particle.return_ for particle in system.everyone], settings) + notes:
+            system.note(note)
+        return run
+
+    def record(self, system: ParticleSystem) -> tuple[bool, int, int]:
+        """Return the state of the comparison."""
+        return self._differed, self._n_compared, self._n_repeats
+
+    def restore(self, system: ParticleSystem, recorded: tuple[bool, int, int]) -> None:
+        """Continue the comparison."""
+        self._differed, self._n_compared, self._n_repeats = recorded
+
+    def _compare(self, trajectories: Sequence[Trajectory]) -> None:
         if self._differed or not trajectories:
             return
         newest = [
@@ -137,19 +168,7 @@ class Twins:
         self._n_repeats += (len(newest) - 1) * len(newest[0])
         self._n_compared += len(newest[0])
 
-    def begin_again(self) -> None:
-        """Continue with new particles, whose steps count from the first."""
-        self._n_compared = 0
-
-    def dump(self) -> tuple[bool, int, int]:
-        """Return the state of the comparison, for `load`."""
-        return self._differed, self._n_compared, self._n_repeats
-
-    def load(self, dumped: tuple[bool, int, int]) -> None:
-        """Continue a comparison from what `dump` returned."""
-        self._differed, self._n_compared, self._n_repeats = dumped
-
-    def notes(self, n_particles: int) -> list[str]:
+    def _notes(self, n_particles: int) -> list[str]:
         """Return a note if all particles were identical for enough steps."""
         if self._differed or self._n_repeats < LEAST_REPEATS:
             return []

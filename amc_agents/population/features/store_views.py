@@ -13,6 +13,7 @@ from langgraph.store.base import BaseStore, GetOp, IndexConfig, Item, ListNamesp
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import override
 
+from amc_agents.population.feature import AgentStart, Feature
 from amc_agents.population.features.store_search import (
     in_namespace,
     index_like,
@@ -22,7 +23,10 @@ from amc_agents.population.features.store_search import (
     own_item,
     truncated,
 )
+from amc_agents.population.particle import Particle
 from amc_agents.population.saver import own_containers
+from amc_agents.population.system import ParticleSystem
+from amc_agents.run import Run
 from amc_agents.runtime.store_operations import ALL, batch
 
 Requests = Generator[tuple[BaseStore, list[Op]], list[Any], Any]
@@ -267,3 +271,54 @@ async def flush(store: BaseStore, written: Mapping[Key, Entry]) -> list[str]:
         return []
     names = ", ".join(changed[:4]) + (f" and {len(changed) - 4} more" if len(changed) > 4 else "")
     return [f"others changed {names} in the store during the run, and the winner's writes have replaced it"]
+
+
+class StoreViews(Feature):
+    """Gives each particle a view of the agent's store.
+
+    Args:
+        base: the user's store.
+    """
+
+    name = "store_views"
+
+    def __init__(self, base: BaseStore) -> None:
+        self._untouched = ParticleStore(base)
+
+    async def on_start(self, system: ParticleSystem) -> None:
+        """Give the new particles views without writes."""
+        self.on_recruited(system, 0)
+
+    def on_recruited(self, system: ParticleSystem, earlier: int) -> None:
+        """Give the particles of a further round views without writes."""
+        for particle in system.everyone:
+            if StoreViews not in particle.states:
+                particle.states[StoreViews] = self._untouched.fork()
+
+    def on_fork(self, parent: Particle, child: Particle) -> None:
+        """Give the child its parent's writes."""
+        child.states[StoreViews] = _view_of(parent).fork()
+
+    async def on_agent_start(self, particle: Particle, start: AgentStart) -> None:
+        """Let the agent use the particle's view."""
+        start.agent = start.agent.copy(update={"store": _view_of(particle)})
+
+    async def on_end(self, system: ParticleSystem, run: Run, winner: Particle) -> Run:
+        """Write the winner's writes to the store."""
+        for note in await _view_of(winner).flush():
+            system.note(note)
+        return run
+
+    def record_of(self, particle: Particle) -> list[tuple[Any, ...]]:
+        """Return the particle's knowledge and writes."""
+        return _view_of(particle).dump()
+
+    def restore_of(self, particle: Particle, recorded: Iterable[Sequence[Any]]) -> None:
+        """Take over knowledge and writes."""
+        particle.states[StoreViews] = view = self._untouched.fork()
+        view.load(recorded)
+
+
+def _view_of(particle: Particle) -> ParticleStore:
+    view: ParticleStore = particle.states[StoreViews]
+    return view

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from amc_agents.population.feature import Feature
 from amc_agents.population.particle import Particle
-from amc_agents.population.segment import Segment
-from amc_agents.runtime.metering import PolicyMeter
+from amc_agents.population.system import ParticleSystem
+from amc_agents.run import Run
+from amc_agents.runtime.metering import PolicyMeter, count_requests
 from amc_agents.usage import Meter, Usage
 
 FATES = ("winner", "survivors", "refilled", "pruned", "failed", "unfinished", "restored")
@@ -14,32 +17,72 @@ FATES = ("winner", "survivors", "refilled", "pruned", "failed", "unfinished", "r
 resampling removed, failed particles, particles that the end of the run cut off, and a run's past before a restart."""
 
 
-class Ledger:
-    """All segments of a run."""
+class Segment:
+    """The usage of a particle between two forks.
 
-    def __init__(self) -> None:
+    Args:
+        parent: the segment before the last fork.
+        refills: whether the particle took the slot of a particle that had finished.
+    """
+
+    def __init__(self, parent: Segment | None = None, *, refills: bool = False) -> None:
+        self.parent = parent
+        self.refills = refills
+        self.meter: PolicyMeter | None = None
+        """Counts its requests, from the first step on."""
+
+    @property
+    def usage(self) -> Usage:
+        """The policy's usage."""
+        return Usage() if self.meter is None else self.meter.meter.read().get("policy", Usage())
+
+    def line(self) -> Iterator[Segment]:
+        """Yield this segment and those before it."""
+        segment: Segment | None = self
+        while segment is not None:
+            yield segment
+            segment = segment.parent
+
+
+class UsageByFate(Feature):
+    """Counts the requests of each particle between two forks.
+
+    Args:
+        meter: counts the requests of all particles.
+    """
+
+    def __init__(self, meter: PolicyMeter) -> None:
+        self._meter = meter
         self._segments: list[Segment] = []
 
-    def meter_of(self, particle: Particle, run: PolicyMeter) -> PolicyMeter:
-        """Return the meter of a particle, which also counts for the run."""
+    def on_enter(self, particle: Particle) -> None:
+        """Count the requests of the particle, and thereby of the run."""
         segment = self._of(particle)
         if segment.meter is None:
-            segment.meter = PolicyMeter(Meter(around=run.meter), around=run.around)
-        return segment.meter
+            segment.meter = PolicyMeter(Meter(around=self._meter.meter), around=self._meter.around)
+        count_requests(segment.meter)
 
-    def count_abandoned(self) -> None:
+    def on_fork(self, parent: Particle, child: Particle) -> None:
+        """Begin a segment for an offspring, and another for its parent."""
+        before = self._of(parent)
+        parent.states[UsageByFate], child.states[UsageByFate] = self._begin(before), self._begin(before)
+
+    def on_resampled(self, system: ParticleSystem) -> None:
+        """Note which particles took the slots of retired ones."""
+        for slot in system.history[-1].retired:
+            self._of(system.particles[slot]).refills = True
+
+    def on_stopped(self) -> None:
         """Count the requests of steps that were cancelled."""
         for segment in self._segments:
             if segment.meter is not None:
                 segment.meter.count_abandoned()
 
-    def fork(self, parent: Particle) -> Segment:
-        """Begin a segment for an offspring, and another for its parent."""
-        before = self._of(parent)
-        parent.segment = self._begin(before)
-        return self._begin(before)
+    async def on_end(self, system: ParticleSystem, run: Run, winner: Particle) -> Run:
+        """Divide the policy's usage."""
+        return replace(run, usage_by_fate=self.divided(winner, system.everyone, run.usage.get("policy", Usage())))
 
-    def usage_by_fate(self, winner: Particle, particles: Sequence[Particle], total: Usage) -> dict[str, Usage]:
+    def divided(self, winner: Particle, particles: Sequence[Particle], total: Usage) -> dict[str, Usage]:
         """Divide the policy's usage by fate.
 
         Args:
@@ -64,9 +107,10 @@ class Ledger:
         return {fate: spent[fate] for fate in FATES if spent.get(fate, Usage()) != Usage()}
 
     def _of(self, particle: Particle) -> Segment:
-        if particle.segment is None:
-            particle.segment = self._begin(None)
-        return particle.segment
+        if UsageByFate not in particle.states:
+            particle.states[UsageByFate] = self._begin(None)
+        segment: Segment = particle.states[UsageByFate]
+        return segment
 
     def _begin(self, parent: Segment | None) -> Segment:
         segment = Segment(parent)

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from amc_agents.population.feature import Feature
+from amc_agents.population.particle import Particle
 from amc_agents.population.system import ParticleSystem
 from amc_agents.run import Run
 
@@ -72,15 +74,32 @@ def ignore_runs() -> None:
     _audience.set(replace(_audience.get(), listener=None))
 
 
-def begin_watching(system: ParticleSystem) -> Watcher | None:
-    """Tell the watcher of this context that a run begins, and return it."""
-    audience = _audience.get()
-    if audience.watcher is not None:
-        audience.watcher.begin(audience.name, system)
-    return audience.watcher
+class Watched(Feature):
+    """Tells the watcher and the listener of a context about a run."""
+
+    def __init__(self) -> None:
+        self._audience = _audience.get()
+        self._system: ParticleSystem | None = None
+
+    async def on_start(self, system: ParticleSystem) -> None:
+        """Tell the watcher that the run begins."""
+        self._system = system
+        if self._audience.watcher is not None:
+            self._audience.watcher.begin(self._audience.name, system)
+
+    def on_result(self, run: Run, winner: Particle) -> None:
+        """Pass the run to the listener."""
+        self.on_close()
+        if self._audience.listener is not None:
+            self._audience.listener(run)
+
+    def on_close(self) -> None:
+        """Tell the watcher that the run has ended."""
+        system, self._system = self._system, None
+        if self._audience.watcher is not None and system is not None:
+            self._audience.watcher.end(system)
 
 
-def end_listening(run: Run) -> None:
-    """Pass a run that has ended to the listener of this context."""
-    if (listener := _audience.get().listener) is not None:
-        listener(run)
+def is_watched() -> bool:
+    """Whether anybody is interested in the runs of this context."""
+    return _audience.get() != _Audience()

@@ -6,7 +6,7 @@ import pytest
 from amc_agents.critics.spec import UniformCritic
 from amc_agents.messages import MessageReader
 from amc_agents.population.features.adaptive_size import UNDECIDED, Rule
-from amc_agents.population.particle import Particle
+from amc_agents.population.particle import Particle, Past
 from amc_agents.population.settings import Settings
 from amc_agents.smc import Adaptive
 from amc_agents.types import Step, Task, Trajectory
@@ -22,8 +22,8 @@ class Critic:
 
 def particle(answer="", *, finished=True, return_=0.0, error=None, reader=None):
     trajectory = Trajectory(Task("t", "do"), (Step(answer),))
-    return Particle(state={}, rng=np.random.default_rng(0), reader=reader or MessageReader(trajectory, {}),
-                    finished=finished, return_=return_, error=error)  # fmt: skip
+    past = Past({}, reader or MessageReader(trajectory, {}), finished=finished, return_=return_, error=error)
+    return Particle(past, np.random.default_rng(0))
 
 
 def rule(critic=None, **settings):

@@ -12,8 +12,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from amc_agents.budget import Budget
 from amc_agents.errors import RunTimedOut
+from amc_agents.population.features.durable.durability import DurablePoints
 from amc_agents.population.features.durable.points import points_thread
-from amc_agents.population.time_limits import Deadline
 from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import SumWorld, start
@@ -196,7 +196,7 @@ def test_the_elapsed_time_of_a_restored_run_counts(monkeypatch):
     broken = Scenario(InMemorySaver(), run_timeout=1000.0)
     broken.fails_at_critic_call = 2
     with monkeypatch.context() as patch:
-        patch.setattr(Deadline, "elapsed_s", property(lambda self: 999.99))
+        patch.setattr(DurablePoints, "elapsed_s", 999.99)
         with pytest.raises(Exception, match="the machine dies"):
             broken.graph.run(start(), CONFIG)
     broken.slow_model_s = 0.05

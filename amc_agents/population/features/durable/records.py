@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from langchain_core.messages import AIMessage, BaseMessage
-from langgraph.store.base import BaseStore
 from langgraph.types import Interrupt
 
-from amc_agents.commits import Commit
 from amc_agents.errors import ConfigurationError, ParticleFailure, PopulationError
 from amc_agents.messages import MessageReader, as_message, message_key, step_of
 from amc_agents.population.features.durable.interning import Constant, Memo
 from amc_agents.population.features.durable.world_record import dump_world
-from amc_agents.population.features.store_views import ParticleStore
-from amc_agents.population.particle import Particle
+from amc_agents.population.particle import Particle, Past
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.settings import Settings
 from amc_agents.population.system import ParticleSystem, Retired
@@ -26,7 +23,6 @@ from amc_agents.quoting import quoted
 from amc_agents.run import WeighingPoint
 from amc_agents.runtime.door import CallKey, Door, PendingCall
 from amc_agents.runtime.effects import Effect
-from amc_agents.runtime.tracing import Untraced
 from amc_agents.runtime.world import RecordingWorld
 from amc_agents.smc.filter import FilterState
 from amc_agents.types import Step, Task, Trajectory
@@ -36,27 +32,32 @@ _FIXED = ("n_particles", "beta", "success_reward", "rewards", "rewards_observed"
 """Settings that give the recorded weights their meaning."""
 
 
-async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
+async def dump_system(system: ParticleSystem, memo: Memo, elapsed_s: float) -> dict[str, Any]:
     """Describe a population whose agents are stopped, and save its worlds.
 
     Args:
         system: the population.
         memo: the descriptions of what never changes.
+        elapsed_s: seconds since the start of the run.
     """
-    particles = _all_particles(system)
+    archived = [] if system.archive is None else [system.archive]
+    particles = list({id(particle): particle for particle in [*system.everyone, *archived]}.values())
     worlds = await asyncio.gather(*(_dump_world(particle, memo) for particle in particles))
     # Copies of a finished particle share its reader, by which they are recognised.
     readers = {id(particle.reader): particle.reader for particle in particles if particle.reader is not None}
     numbers = {key: number for number, key in enumerate(readers)}
     place = {id(particle): number for number, particle in enumerate(particles)}
-    plain = system.settings.as_plain()
+    plain, recording = system.settings.as_plain(), system.features.recording
     return {
         "settings": {name: plain[name] for name in _FIXED},
-        "seed": system.seed,
-        "run_id": system.runner.streams.run_id,
+        "seed": system.outlet.seed,
+        "run_id": system.outlet.run_id,
         "rng": dump_rng(system.rng),
         "particles": [
-            dump_particle(particle, system.runner.streams.saver, world, numbers.get(id(particle.reader)))
+            {
+                **dump_particle(particle, system.runner.streams.saver, world, numbers.get(id(particle.reader))),
+                "features": {each.name: each.record_of(particle) for each in recording},
+            }
             for particle, world in zip(particles, worlds, strict=True)
         ],
         "readers": [dump_reader(reader, memo) for reader in readers.values()],
@@ -69,25 +70,16 @@ async def dump_system(system: ParticleSystem, memo: Memo) -> dict[str, Any]:
         "weights": tuple(map(np.asarray, _dump(system.weights))),
         "values": system.values,
         "known": system.known,
-        "beta": (system.beta, system.beta_step),
+        "beta": (system.target.beta, system.target.beta_step),
         "history": [memo.of(point, _dump_point) for point in system.history],
-        "notes": list(system.notes),
+        "notes": list(system.outlet.notes),
         "step": system.step,
-        "due": system.due,
-        "last_pause": system.last_pause,
-        "selected": system.selected,
-        "chosen_past": system.chosen_past,
-        "n_attempts": system.n_attempts,
-        "commits": [_dump(commit) for commit in system.commits],
-        "stopped": system.stopped,
-        "n_earlier": system.n_earlier,
-        "twins": system.twins.dump(),
+        "features": {each.name: each.record(system) for each in recording},
         "usage": {
             role: {model: _dump(usage) for model, usage in models.items()}
-            for role, models in system.meter.by_model().items()
+            for role, models in system.outlet.meter.by_model().items()
         },
-        "elapsed_s": system.deadline.elapsed_s,
-        **_dump_spans(system, particles),
+        "elapsed_s": elapsed_s,
     }
 
 
@@ -96,28 +88,28 @@ def load_system(dumped: Mapping[str, Any], system: ParticleSystem, particles: Se
 
     Args:
         dumped: what `dump_system` returned.
-        system: created for this process, with its critic, settings and clients.
+        system: created for this process, with its critic, settings, features and clients.
         particles: the recorded particles, in order.
     """
-    system.runner = replace(system.runner, streams=replace(system.runner.streams, run_id=dumped["run_id"]))
     system.rng = load_rng(dumped["rng"])
     system.particles = [particles[number] for number in dumped["live"]]
     system.retired = [Retired(particles[number], *weights) for number, *weights in dumped["retired"]]
     system.archive = None if dumped["archive"] is None else particles[dumped["archive"]]
     system.weights = FilterState(*dumped["weights"])
     system.values, system.known = dumped["values"], dumped["known"]
-    if "beta" in dumped:  # Older points have none: their settings give a number.
-        system.beta, system.beta_step = dumped["beta"]
+    system.target.beta, system.target.beta_step = dumped["beta"]
     system.history = [WeighingPoint(*point) for point in dumped["history"]]
-    system.notes = [*dumped["notes"], *(note for note in system.notes if note not in dumped["notes"])]
-    system.step, system.due, system.last_pause = dumped["step"], dumped["due"], dumped["last_pause"]
-    system.n_earlier = dumped["n_earlier"]
-    system.selected, system.commits = dumped["selected"], [Commit(*commit) for commit in dumped["commits"]]
-    system.chosen_past, system.n_attempts = dumped["chosen_past"], dumped["n_attempts"]
-    if dumped["stopped"]:
-        system.stop()
-    system.twins.load(dumped["twins"])
-    _load_spans(dumped.get("spans"), system, particles)
+    new = [note for note in system.outlet.notes if note not in dumped["notes"]]
+    system.outlet.notes[:] = [*dumped["notes"], *new]
+    system.step = dumped["step"]
+    for name, recorded in dumped["features"].items():
+        feature = system.features.require(name)
+        if feature is None:
+            continue  # The call of this process does without it.
+        feature.restore(system, recorded)
+        for particle, record in zip(particles, dumped["particles"], strict=True):
+            if name in record["features"]:
+                feature.restore_of(particle, record["features"][name])
 
 
 def load_usage(dumped: Mapping[str, Any]) -> Meter:
@@ -144,30 +136,11 @@ def check_settings(dumped: Mapping[str, Any], settings: Settings) -> None:
             )
 
 
-def _all_particles(system: ParticleSystem) -> list[Particle]:
-    archived = [] if system.archive is None else [system.archive]
-    return list({id(particle): particle for particle in [*system.everyone, *archived]}.values())
-
-
 async def _dump_world(particle: Particle, memo: Memo) -> Any:
     world = particle.world
     if world is None or not world.is_open:
         return None
     return await dump_world(world, at_rest=not particle.running, memo=memo)
-
-
-def _dump_spans(system: ParticleSystem, particles: Sequence[Particle]) -> dict[str, Any]:
-    """Return the contexts of the spans, to which the spans of a resumed run link; empty if nothing is traced."""
-    run = system.span.traceparent
-    return {} if run is None else {"spans": (run, [particle.span.traceparent for particle in particles])}
-
-
-def _load_spans(dumped: Any, system: ParticleSystem, particles: Sequence[Particle]) -> None:
-    if dumped is None:
-        return
-    system.span.continues(dumped[0])
-    for particle, traceparent in zip(particles, dumped[1], strict=True):
-        particle.span = Untraced(traceparent)
 
 
 def _dump_point(point: WeighingPoint) -> tuple[Any, ...]:
@@ -180,20 +153,8 @@ def _dump(value: Any) -> tuple[Any, ...]:
     return tuple(getattr(value, field.name) for field in fields(value))
 
 
-_PLAIN = (
-    "index",
-    "ancestor",
-    "thread_id",
-    "steps",
-    "saved",
-    "supersteps",
-    "finished",
-    "at_horizon",
-    "return_",
-    "world_return",
-    "hand_off",
-    "held",
-)
+_OWN = ("index", "ancestor", "thread_id")
+_PAST = ("steps", "saved", "supersteps", "finished", "at_horizon", "return_", "world_return", "hand_off", "held")
 """Fields that are stored as they are."""
 
 
@@ -208,19 +169,18 @@ def dump_particle(particle: Particle, saver: ForkSaver, world: Any, reader: int 
     """
     error = particle.error
     return {
-        **{name: getattr(particle, name) for name in _PLAIN},
-        "proposal": particle.proposal,
+        **{name: getattr(particle, name) for name in _OWN},
+        **{name: getattr(particle.past, name) for name in _PAST},
         # The flags of a closed world are gone after a restart.
-        "at_horizon": particle.truncated if world is None else particle.at_horizon,
+        "at_horizon": particle.truncated if world is None else particle.past.at_horizon,
         "state": dict(particle.state),
         "rng": dump_rng(particle.rng),
         "reader": reader,
         "world": world,
-        "store": None if particle.store is None else particle.store.dump(),
         "error": None if error is None else (type(error).__name__, str(error)),
         "door": _dump_door(particle.door),
-        "questions": [(question.id, question.value) for question in particle.questions],
-        "thread": saver.dump_thread(particle.thread_id) if particle.running and particle.saved else None,
+        "questions": [(question.id, question.value) for question in particle.past.questions],
+        "thread": saver.dump_thread(particle.thread_id) if particle.running and particle.past.saved else None,
     }
 
 
@@ -230,7 +190,6 @@ def load_particle(
     *,
     world: RecordingWorld | None,
     readers: Sequence[MessageReader],
-    base_store: BaseStore | None,
     effects: Mapping[str, Effect],
 ) -> Particle:
     """Rebuild a particle.
@@ -240,24 +199,23 @@ def load_particle(
         saver: receives its thread.
         world: its restored world.
         readers: of all particles.
-        base_store: the agent's store.
         effects: of its tools.
     """
     error = dumped["error"]
-    particle = Particle(
+    past = Past(
         state=dumped["state"],
-        rng=load_rng(dumped["rng"]),
         reader=None if dumped["reader"] is None else readers[dumped["reader"]],
-        world=world,
-        store=None if dumped["store"] is None or base_store is None else ParticleStore(base_store),
         error=None if error is None else ParticleFailure.like(*error),
-        door=_load_door(dumped["door"], effects),
         questions=tuple(Interrupt(value, id=name) for name, value in dumped["questions"]),
-        proposal=dumped.get("proposal", 0),
-        **{name: dumped[name] for name in _PLAIN},
+        **{name: dumped[name] for name in _PAST},
     )
-    if particle.store is not None:
-        particle.store.load(dumped["store"])
+    particle = Particle(
+        past,
+        load_rng(dumped["rng"]),
+        world=world,
+        door=_load_door(dumped["door"], effects),
+        **{name: dumped[name] for name in _OWN},
+    )
     if dumped["thread"] is not None:
         saver.load_thread(particle.thread_id, dumped["thread"])
     return particle

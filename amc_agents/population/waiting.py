@@ -1,0 +1,71 @@
+"""Wait for running particles: keep the best finished one, and end the run if too many have failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from langchain_core.runnables import RunnableConfig
+
+from amc_agents.errors import QuorumLost, brief_causes
+from amc_agents.population.particle import Particle
+from amc_agents.population.particle_runner import Tasks
+from amc_agents.population.system import ParticleSystem
+from amc_agents.quoting import cause_of
+
+
+async def wait(system: ParticleSystem, tasks: Tasks, config: RunnableConfig) -> None:
+    """Wait until the tasks of particles have ended, or the run ends abruptly."""
+
+    def stopped(particle: Particle) -> bool:
+        """Consider a particle that has stopped, and return whether the run ends."""
+        archive(system, particle)
+        for on_step in system.features.on_step:
+            on_step(system, particle)
+        if (stop := system.stop) is not None:
+            system.runner.stopping.set()
+        return stop is not None
+
+    if waits := system.features.around_wait:
+        await waits[0](system, tasks, config, stopped)
+    else:
+        await wait_for(system, tasks, stopped)
+
+
+async def wait_for(system: ParticleSystem, tasks: Tasks, stopped: Callable[[Particle], bool]) -> None:
+    """Call `stopped` for each particle whose task has ended, until all have or the run ends abruptly."""
+    ended: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+    for task in tasks:
+        task.add_done_callback(ended.put_nowait)
+    for _ in tasks:
+        task = await ended.get()
+        task.result()
+        if stopped(tasks[task]) and (stop := system.stop) is not None and stop.abrupt:
+            return
+
+
+def archive(system: ParticleSystem, particle: Particle) -> None:
+    """Keep the finished particle with the best return."""
+    if system.settings.rewards_observed and particle.succeeded:
+        if system.archive is None or particle.return_ > system.archive.return_:
+            system.archive = particle
+
+
+def check_quorum(system: ParticleSystem) -> list[Exception]:
+    """Return the failures of particles, unless too many failed."""
+    causes = [particle.error for particle in system.particles if particle.error is not None]
+    alive = len(system.particles) - len(causes)
+    least = system.settings.least_alive(len(system.particles))
+    if alive < least:
+        raise QuorumLost(alive, least, causes) from cause_of(causes[0])
+    return causes
+
+
+def note_failures(system: ParticleSystem, causes: Sequence[Exception]) -> None:
+    """Add a note about the particles that failed."""
+    note = (
+        f"{len(causes)} of {len(system.particles)} particles failed: log Z refers to runs that do not fail "
+        f"({brief_causes(causes)})"
+    )
+    if note not in system.outlet.notes:
+        system.note(note)
