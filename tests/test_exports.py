@@ -43,7 +43,7 @@ PUBLIC = {
         "normalised overtaking_by_agreement overtaking_by_value potentials resample residual resolve_scheme restart "
         "stratified systematic weigh"
     ).split(),
-    "amc_agents.training": "DistillSettings collect distill score train_goal train_value train_verdict".split(),
+    "amc_agents.training": "collect score train_goal train_value train_verdict".split(),
 }
 """The public surface: changing it is a decision, so it is written down twice."""
 

@@ -1,13 +1,15 @@
 """The commands of `amc`, from demo to canary, and those of installed packages.
 
 A package adds a command by an entry point of the group "amc_agents.commands" that refers to a typer function; the first
-line of its docstring is the command's line in `amc --help`. A command of the library keeps its name.
+line of its docstring is the command's line in `amc --help`, a last paragraph `Example: amc ...` its example. A command
+of the library keeps its name.
 
 Commands import what they need when they run, so that `amc --help` answers at once.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Annotated, Any
@@ -16,7 +18,6 @@ import typer
 
 from amc_agents.cli.calibrate import calibrate
 from amc_agents.cli.compare import bench, demo
-from amc_agents.cli.distill import distill
 from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
 from amc_agents.cli.inspecting import canary_app, doctor, report, shadow_app
@@ -73,11 +74,6 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
         "Fit a critic's values to your own outcomes.",
         "amc calibrate hf:value --data data --out calibrated",
     ),
-    "distill": (
-        distill,
-        "Train the policy on what a search found.",
-        "amc distill --data data --base crafting --out policy",
-    ),
     "doctor": (doctor, "Check packages, configuration and servers.", "amc doctor --config amc.toml"),
     "run": (
         run,
@@ -125,7 +121,9 @@ def _add_installed(point: EntryPoint) -> None:
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
         app.command(point.name, short_help="(cannot be loaded)", context_settings=anything)(broken)
     else:
-        app.command(point.name, short_help=(command.__doc__ or "").strip().partition("\n")[0])(command)
+        text, _, example = inspect.cleandoc(command.__doc__ or "").partition("\n\nExample: ")
+        epilog = f"Example: {example}" if example else None
+        app.command(point.name, help=text, short_help=text.partition("\n")[0], epilog=epilog)(command)
 
 
 for _point in entry_points(group=GROUP):

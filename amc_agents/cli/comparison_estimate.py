@@ -14,13 +14,11 @@ from amc_agents.bench.tuned import MAKERS
 from amc_agents.cli.output import print_json
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.population.conclusion import quiet_notes
-from amc_agents.smc import AtSteps
 
 if TYPE_CHECKING:
     from amc_agents.bench.comparison import Comparison
     from amc_agents.bench.runner import MethodEstimate
     from amc_agents.bench.tuning import TuningSearch
-    from amc_agents.training.searching import Search
 
 
 def print_estimate(plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
@@ -46,14 +44,11 @@ def print_collection_estimate(
     *,
     temperature: float,
     horizon: int,
-    search: Search | None,
     as_json: bool,
 ) -> None:
     """Play the first task once, and print what all trajectories would cost."""
     name, label = "collect", "collection"
     method = Method(name, label, temperature, n_particles=1, critic="uniform")
-    if search is not None:
-        method = replace(method, critic=search.critic, resample=AtSteps(*search.at), beta=search.beta)
     comparison = replace(replace(plan, methods=(method,)).comparison(), horizon=horizon)
     planned = [PlannedRuns(name, None, len(comparison.tasks) * n_trajectories)]
     _estimate(comparison, planned, console, "trajectories", as_json=as_json)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from amc_agents.cli.options import Executor, Model, World, steps_of
+from amc_agents.cli.options import Executor, Model, World
 from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
-from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.collecting import CollectionProgress, Rollouts
-    from amc_agents.training.searching import Search
     from amc_agents.training.value.train_value import TrainingProgress
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
@@ -63,7 +61,6 @@ class NumberType(StrEnum):
     bfloat16 = "bfloat16"
 
 
-_SEARCH = "Search"
 _LEARNT, _COURSE, _HARDWARE = "Objective and data", "Schedule and checkpoints", "Hardware"
 
 
@@ -74,21 +71,6 @@ def collect(
     world: World = "crafting",
     tasks: NumberOrFile = 500,
     trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of each task.")] = 8,
-    critic: Annotated[
-        str | None,
-        typer.Option(
-            help="Search with AMC and this critic, and draw the trajectories by their weights: for `amc distill`, not "
-            "for training critics. Default: no search.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = None,
-    resample_at: Annotated[
-        str | None, typer.Option(help="Steps of the search's resampling. Default: 4.", rich_help_panel=_SEARCH)
-    ] = None,
-    beta: Annotated[
-        float | None,
-        typer.Option(help="beta of the search, in reward units. Default: 0.1.", rich_help_panel=_SEARCH),
-    ] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 1, or your own agent's.")
     ] = None,
@@ -123,7 +105,6 @@ def collect(
     from amc_agents.training.collecting import collect as collected
 
     console = console_beside(as_json)
-    search = _search(critic, resample_at, beta)
     if agent is not None:
         refused = {"--world": None if world == CRAFTING else world, "--band": band, "--model": model}
         plan_of_own = own_plan(agent, tasks, console, split=split, first=first, refused=refused)
@@ -131,7 +112,7 @@ def collect(
             own = plan_of_own.own
             _print_estimate(
                 plan_of_own, console, trajectories, own.temperature if temperature is None else temperature,
-                horizon or own.horizon, search, as_json,
+                horizon or own.horizon, as_json,
             )  # fmt: skip
             return
         console.print(_planned(plan_of_own, trajectories, horizon), soft_wrap=True)
@@ -141,7 +122,6 @@ def collect(
                 out,
                 console,
                 trajectories,
-                search,
                 temperature,
                 horizon,
                 seed,
@@ -159,24 +139,21 @@ def collect(
         (), number_of_tasks(tasks), world=world, band=difficulty, split=split, first=first, model=model
     )
     if estimate:
-        _print_estimate(plan, console, trajectories, temperature, horizon or plan.horizon, search, as_json)
+        _print_estimate(plan, console, trajectories, temperature, horizon or plan.horizon, as_json)
         return
     console.print(_planned(plan, trajectories, horizon), soft_wrap=True)
     chat_model = policy_model(plan.policy, temperature)
     played = {"optimal_steps": list(difficulty)} if difficulty else {"world": world}
     chosen, spec = plan.tasks(), plan.world_spec
     with _collection_bar(console, len(chosen)) as show, cluster_of(executor, out) as cluster:
-        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon, search)
+        make = partial(_world_rollouts, plan, temperature, trajectories, horizon or spec.horizon)
         new = collected(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
-            n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of, search=search,
+            n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of,
             play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
         )  # fmt: skip
-    following = (
-        f"amc train value --data {out} --out VALUE" if search is None else f"amc distill --data {out} --out POLICY"
-    )
-    console.print(f"{new} new trajectories in {out}. Next: {following}", soft_wrap=True)
+    console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE", soft_wrap=True)
     if as_json:
         print_json({"out": str(out), "new": new})
 
@@ -195,14 +172,11 @@ def _print_estimate(
     n_trajectories: int,
     temperature: float,
     horizon: int,
-    search: Search | None,
     as_json: bool,
 ) -> None:
     from amc_agents.cli.comparison_estimate import print_collection_estimate
 
-    print_collection_estimate(
-        plan, console, n_trajectories, temperature=temperature, horizon=horizon, search=search, as_json=as_json
-    )
+    print_collection_estimate(plan, console, n_trajectories, temperature=temperature, horizon=horizon, as_json=as_json)
 
 
 def _world_rollouts(
@@ -210,7 +184,6 @@ def _world_rollouts(
     temperature: float,
     n_trajectories: int,
     horizon: int,
-    search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of a world's policy in another process."""
     from amc_agents.bench.plan import policy_model
@@ -219,7 +192,7 @@ def _world_rollouts(
 
     agent, make = text_agent(policy_model(plan.policy, temperature)), plan.world_spec.make
     return amc_rollouts(
-        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, search=search, tools={},
+        agent, make, n_trajectories, horizon=horizon, inputs=plan.input_of, tools={},
     )  # fmt: skip
 
 
@@ -228,12 +201,11 @@ def _own_rollouts(
     n_trajectories: int,
     temperature: float,
     horizon: int,
-    search: Search | None,
 ) -> Rollouts:
     """Make the rollouts of an own agent in another process."""
     from amc_agents.bench.own.rollouts import OwnRollouts
 
-    return OwnRollouts(plan.own, n_trajectories, temperature, horizon, search).draw
+    return OwnRollouts(plan.own, n_trajectories, temperature, horizon).draw
 
 
 def _collect_own(
@@ -241,7 +213,6 @@ def _collect_own(
     out: Path,
     console: PlainConsole,
     n_trajectories: int,
-    search: Search | None,
     temperature: float | None,
     horizon: int | None,
     seed: int,
@@ -258,13 +229,12 @@ def _collect_own(
 
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature
-    drawn = n_trajectories, temperature, horizon or own.horizon, search
+    drawn = n_trajectories, temperature, horizon or own.horizon
     play = None if cluster is None else remote_rollouts(cluster, partial(_own_rollouts, plan, *drawn))
     rollouts = OwnRollouts(own, *drawn, play)
     settings = {
         "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,
         "agent": own.name, "agent_source": own.source_hash, "split": plan.split,
-        **({} if search is None else search.settings),
     }  # fmt: skip
     with _collection_bar(console, len(tasks)) as show, counted_notes():
         rollouts.collected = asyncio.run(
@@ -283,18 +253,6 @@ def _collect_own(
         soft_wrap=True,
     )
     return rollouts
-
-
-def _search(critic: str | None, at: str | None, beta: float | None) -> Search | None:
-    """Read --critic, --resample-at and --beta."""
-    from amc_agents.training.searching import Search
-
-    if critic is None:
-        if at is not None or beta is not None:
-            raise ConfigurationError("--resample-at and --beta are settings of a search: add its critic (--critic)")
-        return None
-    search = Search(critic, at=Search.at if at is None else steps_of("--resample-at", at))
-    return with_flags(search, beta=beta)
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from amc_agents.training.dataset import (
     refuse_credentials,
     write_new_tasks,
 )
-from amc_agents.training.searching import Search
 from amc_agents.types import Environment, Task, Trajectory
 
 Rollouts = Callable[[Task, int], Awaitable[Sequence[Trajectory]]]
@@ -66,7 +65,6 @@ def collect(
     n_concurrent: int = 8,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
     commit_tools: str | Sequence[str] = (),
-    search: Search | None = None,
     play: Rollouts | None = None,
     progress: Callable[[CollectionProgress], None] | None = None,
     **options: Any,
@@ -88,7 +86,6 @@ def collect(
         commit_tools: names of the tools that are commits at run time. Here each trajectory calls them in its own world,
             and nothing waits. They are stored with each trajectory, so that value models also learn from the
             states in which such a call was pending.
-        search: draw the trajectories from AMC's weighted particles, to train a policy on them; None: independent ones.
         play: draws the trajectories of a task elsewhere, such as on a cluster, with the same agent; None: here.
         progress: called after each task.
         **options: passed to `amc`.
@@ -105,12 +102,11 @@ def collect(
     commits = commit_names(commit_tools)
     options["tools"] = {**options.get("tools", {}), **dict.fromkeys(commits, "world")}
     rollouts = amc_rollouts(
-        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, search=search, **options,
+        agent, environment, n_trajectories, horizon=horizon, inputs=inputs, **options,
     )  # fmt: skip
     recorded = {"horizon": horizon, "n_trajectories": n_trajectories, "seed": seed, **(settings or {})}
     if commits:
         recorded["commit_tools"] = list(commits)
-    recorded |= {} if search is None else search.settings
     with counted_notes():
         return asyncio.run(
             collect_from(
@@ -127,10 +123,9 @@ def amc_rollouts(
     *,
     horizon: int = 50,
     inputs: Callable[[Task], Mapping[str, Any]] | None = None,
-    search: Search | None = None,
     **options: Any,
 ) -> Rollouts:
-    """Draw trajectories by `amc`, without resampling unless a search is given. The arguments are those of `collect`.
+    """Draw trajectories by `amc`, without resampling. The arguments are those of `collect`.
 
     Raises:
         ConfigurationError: the agent has a commit tool, at which the trajectories would wait for each other, and all
@@ -139,8 +134,7 @@ def amc_rollouts(
     _refuse_commits(agent, options)
 
     async def rollouts(task: Task, seed: int) -> list[Trajectory]:
-        draw = independent_trajectories if search is None else search.trajectories
-        return await draw(
+        return await independent_trajectories(
             agent, inputs(task) if inputs else {"messages": [("user", task.instruction)]}, n_trajectories,
             horizon=horizon, seed=seed, environment=lambda state: (environment(), task), **options,
         )  # fmt: skip

@@ -17,10 +17,11 @@ from amc_agents.critics.render import Encoder
 from amc_agents.critics.tokenizing import MOST_UNKNOWN, Segment, TemplateTokenizer, UnknownWords
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, iter_records
-from amc_agents.training.policy.imitated import SEARCH
 from amc_agents.types import Trajectory
 
 Item = TypeVar("Item")
+SEARCH = "search"
+"""Key of a dataset's settings: its trajectories were drawn by the weights of a search, not from the policy."""
 
 
 def held_out_tasks(tasks: Iterable[str], validation_share: float, rng: np.random.Generator) -> set[str]:
@@ -195,8 +196,8 @@ class _Summary:
         if not self.drawn_by_search:
             return []
         return [
-            f"{self.drawn_by_search} trajectories were drawn by a search (amc collect --critic): they succeed more "
-            "often than the policy, so the critic's values would be too high. Collect without --critic."
+            f"{self.drawn_by_search} trajectories were drawn by a search, with its weights: they succeed more "
+            "often than the policy, so the critic's values would be too high. Collect with amc collect."
         ]
 
     def about_outcomes(self, anyway: bool) -> list[str]:

@@ -25,11 +25,11 @@ import numpy as np
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.registry import world
-from amc_agents.training.policy.imitated import shares
 from amc_agents.types import FloatArray, Task
 from reproduce.beyond.filtering import filtered, independent
 from reproduce.beyond.play import Policy
 from reproduce.distill.fine_tuning import fine_tuned
+from reproduce.distill.imitated import shares
 from reproduce.dose.doses import N, Setting
 from reproduce.dose.draws import Forest, Node
 from reproduce.dose.judges import ValueModel

@@ -48,9 +48,7 @@ def test_no_help_is_eaten_as_markup():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name", [["demo"], ["bench"], ["tune"], ["collect"], ["train", "value"], ["score"], ["distill"]]
-)
+@pytest.mark.parametrize("name", [["demo"], ["bench"], ["tune"], ["collect"], ["train", "value"], ["score"]])
 def test_every_command_has_help(command, name):
     code, out, _ = command(*name, "--help")
     assert code == 0
@@ -229,37 +227,6 @@ def test_collect_and_train_a_value_model(command, tmp_path):
     code, text, err = command("train", "value", "--data", data, "--out", out, "--epochs", "1")
     assert code == 0, err
     assert json.loads((tmp_path / "value" / "amc_value.json").read_text())["target"] == "return"
-
-
-@pytest.mark.thorough
-def test_collect_by_a_search_and_distill_the_policy(command, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("pyarrow")
-    data, out = str(tmp_path / "data"), str(tmp_path / "policy")
-    collected = ["collect", "--out", data, "--tasks", "5", "--trajectories", "4", "--band", "2", "3", "--horizon", "4"]
-    code, text, err = command(*collected, "--critic", "uniform", "--resample-at", "2", "--beta", "0.1")
-    assert code == 0, err
-    assert f"amc distill --data {data} --out POLICY" in text
-    code, text, err = command("distill", "--data", data, "--out", out, "--epochs", "1", "--json")
-    assert code == 0, err
-    assert json.loads(text)["metrics"] == json.loads((tmp_path / "policy" / "amc_policy.json").read_text())["metrics"]
-    played = ["bench", "--model", out, "--methods", "react", "--tasks", "1", "--workers", "1", "--out", tmp_path / "r"]
-    assert command(*played)[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--beta", "0.1"], "add its critic (--critic)"),
-        (["--critic", "uniform", "--branches", "2"], "--critic and --branches are two ways"),
-        (["--critic", "uniform", "--resample-at", "soon"], "--resample-at takes steps, as in 4,8; got 'soon'"),
-        (["--critic", "uniform", "--beta", "0"], "beta is 0: expected a number above 0"),
-    ],
-)
-def test_a_search_that_cannot_be_collected(command, tmp_path, options, sentence):
-    code, _, err = command("collect", "--out", tmp_path / "data", *options)
-    assert code == 2
-    assert sentence in " ".join(err.split())
 
 
 @pytest.mark.thorough

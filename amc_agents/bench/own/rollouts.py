@@ -9,7 +9,6 @@ from amc_agents.bench.own.agent import OwnAgent
 from amc_agents.bench.run_files import HOPELESS, causes_of, described, stops
 from amc_agents.errors import AmcError
 from amc_agents.training.collecting import Rollouts, independent_trajectories
-from amc_agents.training.searching import Search
 from amc_agents.types import Task, Trajectory
 
 
@@ -22,8 +21,6 @@ class OwnRollouts:
     """Trajectories of each task."""
     temperature: float
     horizon: int
-    search: Search | None = None
-    """Draws the trajectories from AMC's weighted particles; None: independent ones."""
     play: Rollouts | None = None
     """Draws the trajectories elsewhere; None: here."""
     collected: int = 0
@@ -44,7 +41,7 @@ class OwnRollouts:
     async def draw(self, task: Task, seed: int) -> Sequence[Trajectory]:
         """Draw the trajectories of a task in this process."""
         graph = self.own.make_agent(self.temperature)
-        trajectories = await (independent_trajectories if self.search is None else self.search.trajectories)(
+        trajectories = await independent_trajectories(
             graph, self.own.input_of(task), self.n_trajectories, horizon=self.horizon, seed=seed,
             **self.own.arguments_for(task, graph),
         )  # fmt: skip

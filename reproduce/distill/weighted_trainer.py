@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from amc_agents.errors import MissingExtra
 from amc_agents.training.fine_tuning import warm_up_and_cosine
-from amc_agents.training.policy.rows import PolicyRow
+from reproduce.distill.dialogues import PolicyRow
 
 try:
     import torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -11,20 +10,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer
 from amc_agents.models.transformers_chat import HFChatTokenizer
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing.enumerable import EnumerableWorld
-from amc_agents.training.collecting import collect, independent_trajectories
+from amc_agents.training.collecting import independent_trajectories
 from amc_agents.training.dataset import LoggedTrajectory, read_records, write_shard
-from amc_agents.training.policy.imitated import Imitated, imitated, shares
-from amc_agents.training.policy.rows import PolicyRow, rows_of
-from amc_agents.training.policy.trainer import mean_loss
-from amc_agents.training.policy.training import EMBEDDED, FILE, distill
-from amc_agents.training.searching import Search
 from amc_agents.types import Step, Task, Trajectory
+from reproduce.distill.collect import Search, main
+from reproduce.distill.dialogues import PolicyRow, rows_of
+from reproduce.distill.distillation import EMBEDDED, FILE, distill
+from reproduce.distill.imitated import Imitated, imitated, shares
+from reproduce.distill.train import app as COMMAND
+from reproduce.distill.weighted_trainer import mean_loss
+from tests.training.toy_trajectories import tiny_llama
 from tests.training.walks import Steps, Walk
 
 GOOD, BAD = (Step(f"get 2 {item}", "Got it", "I need it") for item in ("flint", "bone"))
@@ -40,6 +42,12 @@ def played(task, step, return_, *, group=0, settings="{}"):
 DATA = [
     played(task, step, float(step is GOOD), group=group) for task in range(6) for group, step in enumerate((GOOD, BAD))
 ]
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory):
+    """A tiny Llama of random weights with the shipped tokenizer."""
+    return tiny_llama(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture
@@ -185,18 +193,37 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
         rows_of([[Imitated(DATA[0].trajectory, 1.0)]], encode, {1}, system=None, limit=None)
 
 
-def test_a_dataset_of_a_search_is_drawn_by_weight(tmp_path):
+async def test_a_search_draws_by_weight():
     """With beta far below the differences of the returns, only walks that are up most often remain."""
     search = Search("uniform", at=(2,), beta=0.01)
+    assert search.settings == {"search": {"critic": "uniform", "at": [2], "beta": 0.01}}
     task, agent = Task("walk", "Walk."), text_agent(Steps())
-    assert collect(agent, [task], Rewarded, 8, tmp_path, horizon=4, search=search) == 8
-    records = read_records(tmp_path)
-    assert json.loads(records[0].settings)["search"] == {"critic": "uniform", "at": [2], "beta": 0.01}
-    ((found,),) = [{record.trajectory.return_ for record in records}]
     given = {"messages": [("user", "Walk.")]}
     options = {"horizon": 4, "seed": 0, "environment": lambda state: (Rewarded(), task)}
-    independent = asyncio.run(independent_trajectories(agent, given, 8, **options))
+    drawn = await search.trajectories(agent, given, 8, **options)
+    independent = await independent_trajectories(agent, given, 8, **options)
+    ((found,),) = [{trajectory.return_ for trajectory in drawn}]
+    assert len(drawn) == 8
     assert found > np.mean([trajectory.return_ for trajectory in independent])
+
+
+@pytest.mark.thorough
+def test_a_collected_search_trains_a_policy_that_plays(tmp_path, monkeypatch):
+    data, out = str(tmp_path / "data"), str(tmp_path / "policy")
+    collected = ["--critic", "uniform", "--resample-at", "2", "--tasks", "5", "--trajectories", "4", "--out", data]
+    monkeypatch.setattr("sys.argv", ["collect", *collected])
+    main()
+    assert "search" in json.loads(read_records(data)[0].settings)
+    done = CliRunner().invoke(COMMAND, ["--data", data, "--out", out, "--epochs", "1", "--success", "0", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["metrics"] == json.loads((tmp_path / "policy" / FILE).read_text())["metrics"]
+    assert EmbeddedChatModel(model=out).invoke("Craft 1 oak planks.").text
+
+
+@pytest.mark.parametrize("beta", [0, -1])
+def test_a_search_needs_a_positive_beta(beta):
+    with pytest.raises(ConfigurationError, match="expected a number above 0"):
+        Search("uniform", beta=beta)
 
 
 class Rewarded(Walk):

@@ -1,4 +1,4 @@
-"""Train a policy on the trajectories that a search found: `amc distill`."""
+"""Train a policy on the trajectories that a search found; `train.py` is its command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from amc_agents.files import replace_file
 from amc_agents.models.transformers_chat import HFChatTokenizer
 from amc_agents.training.data_checks import held_out_tasks
 from amc_agents.training.dataset import dataset_hash, iter_records
-from amc_agents.training.policy.imitated import Imitated, imitated
-from amc_agents.training.policy.rows import PolicyRow, rows_of
-from amc_agents.training.policy.settings import EMBEDDED, DistillSettings
 from amc_agents.training.training_state import TrainingState, weights_written
+from reproduce.distill.dialogues import PolicyRow, rows_of
+from reproduce.distill.imitated import Imitated, imitated
 
 try:
     import torch
@@ -31,13 +30,59 @@ except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
 from amc_agents.training.fine_tuning import context, pad_token, quiet
-from amc_agents.training.policy.trainer import PolicyTrainer, mean_loss
 from amc_agents.training.value.trainer import TrainingProgress, global_random_state_kept, training_arguments
-
-__all__ = ["EMBEDDED", "DistillSettings", "Distilled", "distill"]
+from reproduce.distill.weighted_trainer import PolicyTrainer, mean_loss
 
 FILE = "amc_policy.json"
 """What a policy was trained on, in its folder."""
+
+
+@dataclass(frozen=True)
+class DistillSettings:
+    """Settings of a policy's training on what a search found."""
+
+    beta: float = 0.1
+    """Independent trajectories of a task are weighted by exp(R / beta), in reward units. What a search drew by its
+    weights counts equally."""
+    success: float = 1.0
+    """Tasks without a return of at least this are left out: there is nothing to imitate."""
+    system: str | None = None
+    """System message that the policy reads before the instruction. None: it reads none."""
+    learning_rate: float = 1e-5
+    epochs: int = 3
+    batch_size: int = 12
+    """Trajectories per step."""
+    warm_up: float = 0.1
+    """Share of the steps that warm up; then cosine decay."""
+    max_grad_norm: float = 1.0
+    weight_decay: float = 0.0
+    lora_rank: int | None = 8
+    """None: train all weights."""
+    lora_alpha: int = 16
+    max_tokens: int | None = None
+    """Longer trajectories are left out. None: the model's context."""
+    validation_share: float = 0.2
+    """Share of tasks held out."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Data type of the model, in training and in the saved folder."""
+    device: str = "cpu"
+    """Torch device: "cpu", "cuda", ..."""
+    save_steps: int | None = None
+    """Steps between checkpoints, from which an interrupted training resumes. None: after each epoch."""
+    seed: int = 0
+    """Seed of the adapter, the split and the order of rows."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be trained."""
+        for name in ("epochs", "batch_size", "lora_rank", "save_steps"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigurationError(f"{name} is {value}: expected at least 1")
+        if self.beta <= 0:
+            raise ConfigurationError(f"beta is {self.beta:g}: expected a number above 0, in reward units")
+
+
+EMBEDDED = DistillSettings(learning_rate=3e-4, lora_rank=None)
+"""Settings for the embedded model, which is small and is trained whole."""
 
 
 class Distilled(NamedTuple):

@@ -1,4 +1,7 @@
-"""`amc distill`: train a policy on the trajectories that a search found."""
+"""Train a policy on the trajectories that a search found.
+
+python -m reproduce.distill.train --data DATA --base crafting --out POLICY
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ import typer
 from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.train import NumberType, base_folder, training_bar, with_flags
 
+app = typer.Typer(pretty_exceptions_enable=False)
 
+
+@app.command()
 def distill(
-    data: Annotated[Path, typer.Option(help="Folder that `amc collect` wrote, with or without --critic.")],
+    data: Annotated[Path, typer.Option(help="Folder that `collect.py` of this folder or `amc collect` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the policy: --model uses it.")],
     base: Annotated[
         str, typer.Option(help="The policy: the name of a shipped model, or a transformers folder.")
@@ -57,7 +63,8 @@ def distill(
     Compare it with the policy before: amc bench --methods react,react-greedy --model FOLDER
     """
     from amc_agents.envs.registry import world as registered
-    from amc_agents.training.policy.training import EMBEDDED, DistillSettings, distill
+    from reproduce.distill.distillation import EMBEDDED, DistillSettings
+    from reproduce.distill.distillation import distill as trained_by
 
     folder, embedded = base_folder(base)
     settings = with_flags(
@@ -70,7 +77,7 @@ def distill(
         settings = replace(settings, lora_rank=lora_rank or None)
     console = console_beside(as_json)
     with training_bar(console) as show:
-        done = distill(
+        done = trained_by(
             folder, data, out, settings, progress=show, resume=resume,
             warn=lambda warning: console.print(f"Warning: {warning}", soft_wrap=True),
         )  # fmt: skip
@@ -86,3 +93,7 @@ def distill(
     )
     if as_json:
         print_json({"out": str(out), "metrics": metrics})
+
+
+if __name__ == "__main__":
+    app()

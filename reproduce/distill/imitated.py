@@ -15,14 +15,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from amc_agents.smc import normalised
+from amc_agents.training.data_checks import SEARCH
 from amc_agents.training.dataset import LoggedTrajectory
 from amc_agents.types import Trajectory
 
 T = TypeVar("T", bound=Hashable)
 LEAST = 0.01
 """Trajectories with a smaller share of their task are left out."""
-SEARCH = "search"
-"""Key of a dataset's settings: its trajectories were drawn by the weights of a search."""
 
 
 class Imitated(NamedTuple):

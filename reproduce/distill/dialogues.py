@@ -9,8 +9,8 @@ from typing import NamedTuple
 from amc_agents.critics.render import turn
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import excerpt, quoted
-from amc_agents.training.policy.imitated import Imitated
 from amc_agents.types import Trajectory
+from reproduce.distill.imitated import Imitated
 
 Message = tuple[str, str]
 """Role and content."""

@@ -1,1 +1,0 @@
-"""Distilled search: train a policy on the trajectories that a search found."""
