@@ -1,11 +1,15 @@
-"""Backends of deepagents that work in the calling particle's folder."""
+"""Backends of deepagents that work in the calling particle's folder, and a middleware that records its changes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NotRequired
 
 from deepagents.backends import DEFAULT_EXECUTE_TIMEOUT, FilesystemBackend, LocalShellBackend
+from langchain.agents.middleware import AgentMiddleware, AgentState
+from langgraph.runtime import Runtime
 
 from amc_agents import current_environment
 from amc_agents.envs import DirectoryFork
@@ -95,3 +99,34 @@ class ForkingShellBackend(_InParticle, LocalShellBackend):
             env=None if env is None else dict(env),
             inherit_env=inherit_env,
         )
+
+
+class DiffState(AgentState[Any]):
+    """The agent's state with the changes in its folder."""
+
+    diff: NotRequired[str]
+    """The changes as a unified diff, as of `DirectoryFork.diff`."""
+
+
+class RecordDiff(AgentMiddleware[DiffState, Any, Any]):
+    """Store the particle's changes as `diff` in the state when the agent ends, so that the caller gets the winner's.
+
+    A particle that a limit stops before its end has no `diff`.
+
+    Args:
+        world: returns the calling particle's folder, as of `ForkingBackend`.
+    """
+
+    state_schema = DiffState
+
+    def __init__(self, world: Callable[[], DirectoryFork] = particle_directory) -> None:
+        super().__init__()
+        self._world = world
+
+    def after_agent(self, state: DiffState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Return the changes as an update of the state."""
+        return {"diff": self._world().diff()}
+
+    async def aafter_agent(self, state: DiffState, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Return the changes as an update of the state."""
+        return await asyncio.to_thread(self.after_agent, state, runtime)

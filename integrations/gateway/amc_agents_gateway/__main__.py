@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from amc_agents.errors import AmcError
+from amc_agents_gateway.callers import ANONYMOUS, Caller, digest, new_key
 from amc_agents_gateway.config import GatewayConfig
 from amc_agents_gateway.gateway import Gateway
-from amc_agents_gateway.keys import ANONYMOUS, Caller, digest, new_key
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

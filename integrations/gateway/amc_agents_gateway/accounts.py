@@ -1,7 +1,7 @@
 """Hard budgets of the keys, which outlive the process.
 
 Each key with a budget has an `amc_agents.budget.Budget`, from which every request to a policy or a critic is reserved
-before it is made. The sums go to the ledger, a JSON file that is replaced whole.
+before it is made. The sums go to the ledger, a JSON file that is replaced atomically.
 """
 
 from __future__ import annotations
@@ -11,21 +11,66 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from amc_agents.budget import NOTHING, Amounts, Budget
+from amc_agents.budget import NOTHING, Amounts, Bound, Budget, Claim, claimed, spenders
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AmcError, BudgetExhausted, ConfigurationError, amount_text
 from amc_agents.files import replace_file, sole_user
 from amc_agents.prices import Rates
 from amc_agents.runtime.budget_keeper import bounded
+from amc_agents.usage import Usage
 from amc_agents_gateway.config import BudgetTable
-from amc_agents_gateway.errors import QUOTA, ApiError
+from amc_agents_gateway.errors import QUOTA, ApiError, UpstreamError
+
+
+class Charge:
+    """The reservation of a request."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self._settled = False
+
+    def settle(self, usage: Usage) -> None:
+        """Charge the reported usage."""
+        self._claim.settle(usage)
+        self._settled = True
+
+    def fail(self, error: BaseException) -> None:
+        """Charge a request that failed or was cancelled, unless its usage is known."""
+        if self._settled:
+            return
+        if isinstance(error, UpstreamError) and not error.sent:
+            self._claim.release()
+        elif isinstance(error, UpstreamError) and error.status_code is not None:
+            self._claim.settle(Usage(calls=1))
+        else:
+            self._claim.settle(None)  # The upstream may have billed it.
+
+
+@asynccontextmanager
+async def charged(bound: Bound) -> AsyncIterator[Charge]:
+    """Reserve a request of a block, which settles it.
+
+    An error that the upstream answered is charged as a call without tokens, and a request that was not sent as nothing.
+    After any other error, and after a cancellation, the upper bound is charged.
+
+    Raises:
+        BudgetExhausted: the request does not fit any more.
+        UnboundedRequest: it has no limit of output tokens.
+    """
+    charge = Charge(await claimed(bound) if spenders() else Claim())
+    try:
+        yield charge
+    except BaseException as error:
+        charge.fail(error)
+        raise
+
 
 _log = logging.getLogger(__name__)
 _PERIODS = {"total": "", "day": "%Y-%m-%d", "month": "%Y-%m"}

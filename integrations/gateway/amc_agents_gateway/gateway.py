@@ -1,4 +1,4 @@
-"""A gateway: the upstreams, methods, keys and budgets of a configuration."""
+"""A gateway: the upstreams, methods, keys, budgets and metrics of a configuration."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from amc_agents.budget import Budget
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import ConfigurationError
@@ -18,16 +20,62 @@ from amc_agents.pnlc.model import critique_refine_model
 from amc_agents.prices import Price
 from amc_agents.runtime.deciding import DecidingModel
 from amc_agents.runtime.known_models import check_affordable
+from amc_agents.usage import Usage
 from amc_agents_gateway.accounts import Accounts
-from amc_agents_gateway.admission import Admission
-from amc_agents_gateway.chat_model import UpstreamChat
+from amc_agents_gateway.callers import Admission, Caller, Keys
 from amc_agents_gateway.config import GatewayConfig, LacTable, MethodTable, PnlcTable
-from amc_agents_gateway.deciding import Deciding
 from amc_agents_gateway.errors import no_such_model, stopping
-from amc_agents_gateway.keys import Caller, Keys
-from amc_agents_gateway.metrics import Metrics
-from amc_agents_gateway.targets import Target, Upstreamed
-from amc_agents_gateway.upstream import Upstream
+from amc_agents_gateway.targets import Deciding, Target, Upstreamed
+from amc_agents_gateway.upstream import Upstream, UpstreamChat
+
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """The metrics of a gateway, in a registry of their own.
+
+    Labels are names of the configuration, so that clients cannot make up new series.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        about: dict[str, Any] = {"registry": self._registry, "namespace": "amc_gateway"}
+        self._requests = Counter("requests", "Requests by outcome", ("model", "key", "status", "code"), **about)
+        self._seconds = Histogram("request_seconds", "Durations", ("model",), buckets=_SECONDS, **about)
+        self._tokens = Counter("tokens", "Tokens by role", ("model", "key", "role", "direction"), **about)
+        self._calls = Counter("calls", "Requests to models and critics", ("model", "key", "role"), **about)
+        self.in_progress = Gauge("in_progress", "Requests in progress", **about)
+        self._spent = Gauge("budget_spent", "Spent of a key's budget", ("key", "resource"), **about)
+        self._limit = Gauge("budget_limit", "Limit of a key's budget", ("key", "resource"), **about)
+
+    def ended(self, model: str, key: str, status: int, code: str, seconds: float, usage: Mapping[str, Usage]) -> None:
+        """Count a request.
+
+        Args:
+            model: name of the model; empty: unknown.
+            key: name of the key; empty: unknown.
+            status: the HTTP status; 499: the client left.
+            code: code of the error; empty: no error.
+            seconds: its duration.
+            usage: its usage by role.
+        """
+        self._requests.labels(model, key, str(status), code).inc()
+        self._seconds.labels(model).observe(seconds)
+        for role, used in usage.items():
+            self._calls.labels(model, key, role).inc(used.calls)
+            self._tokens.labels(model, key, role, "input").inc(used.input_tokens)
+            self._tokens.labels(model, key, role, "output").inc(used.output_tokens)
+
+    def budget(self, key: str, spent: Mapping[str, float], limits: Mapping[str, float]) -> None:
+        """Set what a key has spent and may spend."""
+        for resource, limit in limits.items():
+            self._spent.labels(key, resource).set(spent[resource])
+            self._limit.labels(key, resource).set(limit)
+
+    def text(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
 
 PROBE_S = 2.0
 """Upstreams are not asked more often whether they answer, since anyone may ask the gateway."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import httpx
-from amc_agents_gateway.keys import digest
+from amc_agents_gateway.callers import digest
 
 KEY = "amc-test-key-of-alice"
 BOB = "amc-test-key-of-bob"

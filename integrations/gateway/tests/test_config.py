@@ -12,9 +12,9 @@ import time
 import httpx
 import pytest
 from amc_agents_gateway.__main__ import main
+from amc_agents_gateway.callers import Keys, digest
 from amc_agents_gateway.config import GatewayConfig
 from amc_agents_gateway.gateway import Gateway
-from amc_agents_gateway.keys import Keys, digest
 from gateway_client import KEY, ask, plain_config
 
 from amc_agents.errors import ConfigurationError

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
+from amc_agents_gateway.app import Exchange
+from amc_agents_gateway.callers import Caller
 from amc_agents_gateway.config import GatewayConfig
-from amc_agents_gateway.exchange import Exchange
 from amc_agents_gateway.gateway import Gateway
-from amc_agents_gateway.keys import Caller
 from gateway_client import KEY, body_of, plain_config
 
 

@@ -10,12 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
-from amc_agents_gateway.accounts import Accounts
-from amc_agents_gateway.admission import Admission
-from amc_agents_gateway.charging import charged
+from amc_agents_gateway.accounts import Accounts, charged
+from amc_agents_gateway.callers import Admission, digest
 from amc_agents_gateway.config import BudgetTable, KeyTable
 from amc_agents_gateway.errors import ApiError
-from amc_agents_gateway.keys import digest
 from conftest import client_of
 from gateway_client import BOB, KEY, ask, error_of, plain_config
 from upstream_server import answer, message, texts

@@ -6,7 +6,7 @@ import asyncio
 
 import httpx
 import pytest
-from amc_agents_gateway.charging import charged
+from amc_agents_gateway.accounts import charged
 from amc_agents_gateway.config import UpstreamTable
 from amc_agents_gateway.errors import UpstreamError
 from amc_agents_gateway.upstream import Upstream
