@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,26 @@ def _close_kept_worlds():
         module.close_left()
 
 
+@cache
+def _built_app():
+    """The command line's options, which typer would read from the signatures again at every call: a quarter second."""
+    from typer.main import get_command
+
+    from amc_agents.cli.commands import app
+
+    return get_command(app)
+
+
 @pytest.fixture
 def command(monkeypatch, capsys):
     """The command line in this process: (exit code, stdout, stderr)."""
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["amc", *map(str, arguments)])
-        from amc_agents.cli import main  # not before a test wants it: some count what an import brings
+        from amc_agents.cli import commands, main  # not before a test wants it: some count what an import brings
+
+        if hasattr(commands.app, "registered_commands"):
+            monkeypatch.setattr(commands, "app", _built_app())
 
         code: object = 0
         try:
