@@ -45,8 +45,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
+from amc_agents.training.settings import Objective, ValueTrainingSettings
 from amc_agents.training.value.batches import Pass, StepPlan, collate
-from amc_agents.training.value.objective import Objective, ValueTrainingSettings
 from amc_agents.training.value.one_pass import loss, scores_at_marks
 from amc_agents.training.value.rows import TargetRow
 from benchmarks.value_shapes import PAD, SHAPES, Trained, make, prefixes, set_checkpointing, trajectories

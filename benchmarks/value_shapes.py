@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, LlamaConfig, Qwen2Config
 
 from amc_agents.training.fine_tuning import quiet
+from amc_agents.training.settings import ValueTrainingSettings
 from amc_agents.training.value.classifier import with_adapter
-from amc_agents.training.value.objective import ValueTrainingSettings
 from amc_agents.training.value.one_pass import classifier
 from amc_agents.training.value.rows import TargetRow
 

@@ -27,8 +27,9 @@ import torch
 
 from amc_agents.critics.goal.critic import FunctionSummary
 from amc_agents.critics.goal.embeddings import Vectors
-from amc_agents.training.goal.train_goal import GoalTrainingSettings, fit
-from amc_agents.training.goal.transitions import Episode, GoalBatch, GoalData, GoalShares, goal_data
+from amc_agents.training.goal.train_goal import fit
+from amc_agents.training.goal.transitions import Episode, GoalBatch, GoalData, goal_data
+from amc_agents.training.settings import GoalShares, GoalTrainingSettings
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 
 SETTINGS = GoalTrainingSettings(

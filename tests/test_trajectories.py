@@ -10,7 +10,7 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import OddsOfValue
 from amc_agents.envs.crafting import generate_task
 from amc_agents.training.dataset import LoggedTrajectory, data_hash, read_trajectories, write_shard
-from amc_agents.training.value.objective import returns_to_come
+from amc_agents.training.value.targets import returns_to_come
 from amc_agents.types import Step, Task, Trajectory
 
 ENDED = Trajectory(

@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from amc_agents.cli.options import filled, with_settings
 from amc_agents.cli.output import AsJson, console_beside, print_json
-from amc_agents.cli.train import with_flags
+from amc_agents.training.settings import GoalShares, GoalTrainingSettings
 
 
+@with_settings(GoalTrainingSettings, GoalShares)
 def goal(
+    flags: Mapping[str, Any],
     data: Annotated[
         Path, typer.Option(help="Folder that `amc collect` wrote, or your own JSONL or Parquet files with messages.")
     ],
@@ -32,32 +35,10 @@ def goal(
         typer.Option(help="File that keeps embeddings and summaries between calls. Default: cache.sqlite in OUT."),
     ] = None,
     key_env: Annotated[str | None, typer.Option(help="Environment variable with the key of the embeddings.")] = None,
-    discount: Annotated[float | None, typer.Option(help="gamma: discount per step to the goal.")] = None,
-    expectile: Annotated[float | None, typer.Option(help="tau: above 0.5, V leans towards the best thoughts.")] = None,
-    hidden: Annotated[int | None, typer.Option(min=1, help="Width of the two hidden layers.")] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Iterations of 50 updates.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Transitions per update.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of AdamW.")] = None,
-    future: Annotated[float, typer.Option(help="Share of goals from the same trajectory's future.")] = 0.5,
-    random: Annotated[float, typer.Option(help="Share of goals from other trajectories.")] = 0.4,
-    current: Annotated[float, typer.Option(help="Share of goals that are the state itself.")] = 0.1,
     horizon_ends: Annotated[
         bool,
         typer.Option("--horizon-ends", help="Collected data: treat the step limit as the end of the episode."),
     ] = False,
-    nearness: Annotated[
-        bool,
-        typer.Option(
-            help="Add the similarity of state and goal, and of thought and goal, as features (not in the paper)."
-        ),
-    ] = True,
-    twin: Annotated[bool, typer.Option("--twin", help="Train two Q networks and use the smaller output.")] = False,
-    calibrate: Annotated[
-        bool,
-        typer.Option(help="Calibrate Q to a probability on held-out tasks, with goals of other trajectories."),
-    ] = True,
-    device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, split and goals.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train a goal critic (goal-conditioned IQL over embeddings), and print its metrics on held-out tasks."""
@@ -66,14 +47,10 @@ def goal(
     from rich.progress import Progress as Bar
 
     from amc_agents.critics.goal.embeddings import as_embeddings
-    from amc_agents.training.goal.train_goal import GoalTrainingProgress, GoalTrainingSettings, train_goal
-    from amc_agents.training.goal.transitions import GoalShares, read_episodes
+    from amc_agents.training.goal.train_goal import GoalTrainingProgress, train_goal
+    from amc_agents.training.goal.transitions import read_episodes
 
-    settings = with_flags(
-        GoalTrainingSettings(), nearness=nearness, twin=twin, calibrate=calibrate, device=device, seed=seed,
-        shares=GoalShares(future, random, current), discount=discount, expectile=expectile, hidden=hidden,
-        iterations=iterations, batch_size=batch_size, learning_rate=learning_rate,
-    )  # fmt: skip
+    settings = filled(GoalTrainingSettings(), flags)
     episodes = read_episodes(data, horizon_ends=horizon_ends)
     console = console_beside(as_json)
     cut = sum(episode.truncated or not episode.trajectory.done for episode in episodes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,8 +16,12 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from amc_agents.settings import Beta
     from amc_agents.smc import Adaptive
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 Model = Annotated[
     str | None,
@@ -102,6 +109,75 @@ Watch = Annotated[
         "--watch", help="Show particles, values, resamplings and budget in place; lines if not on a terminal."
     ),
 ]
+
+
+def with_settings(*kinds: type[Any], **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of settings dataclasses that has a help text (`training.settings`).
+
+    The command's first argument is the options that were given, by the names of their fields; `filled` replaces the
+    fields. The options stand before the command's last one.
+
+    Args:
+        *kinds: the dataclasses.
+        **defaults: defaults of the command that differ from those of the fields.
+    """
+    declared = [(kind, each) for kind in kinds for each in fields(kind) if "help" in each.metadata]
+    # Options of a panel stand together, in the order of the panels' first options; those without a panel come first.
+    panels = ["", *dict.fromkeys(each.metadata.get("panel", "") for _, each in declared)]
+    declared.sort(key=lambda pair: panels.index(pair[1].metadata.get("panel", "")))
+    flags = {each.name: each.metadata.get("value") for _, each in declared}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in flags}
+            for name, value in given.items():
+                if flags[name] is not None:
+                    given[name] = flags[name] if value else None
+                elif isinstance(value, list):
+                    given[name] = tuple(value) or None
+            command({name: value for name, value in given.items() if value is not None}, **arguments)
+
+        _, *own, last = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [*own, *(_option(kind, each, defaults) for kind, each in declared), last]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
+
+
+def _option(kind: type[Any], declared: Any, defaults: Mapping[str, Any]) -> inspect.Parameter:
+    """Return the parameter of a command for a field of settings."""
+    said, name = declared.metadata, declared.name
+    default = defaults.get(name, declared.default)
+    text = said["help"].format(default=default) if "{default}" in said["help"] else said["help"]
+    type_ = eval(declared.type, vars(sys.modules[kind.__module__]))  # annotations are strings
+    if "value" in said:
+        type_, default = bool, False
+    elif "tuple" in declared.type:
+        type_, default = list[str] | None, None
+    elif "Default:" in text:
+        type_, default = type_ | None, None
+    names = [said["names"]] if "names" in said else [f"--{name.replace('_', '-')}"] if default is False else []
+    option = typer.Option(
+        *names, help=text, min=said.get("min"), max=said.get("max"), rich_help_panel=said.get("panel")
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=Annotated[type_, option]
+    )
+
+
+def filled(settings: Settings, flags: Mapping[str, Any]) -> Settings:
+    """Replace the fields of settings, and of settings in them, that flags name."""
+    changes = {
+        each.name: flags[each.name] for each in fields(settings) if "help" in each.metadata and each.name in flags
+    }
+    for each in fields(settings):
+        nested = getattr(settings, each.name)
+        if is_dataclass(nested) and not isinstance(nested, type):
+            changes[each.name] = filled(nested, flags)
+    return replace(settings, **changes)
 
 
 def particles_of(particles: str) -> int | Adaptive:

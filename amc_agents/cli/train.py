@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import Executor, Model, World
+from amc_agents.cli.options import Executor, Model, World, filled, with_settings
 from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
+from amc_agents.training.settings import Objective, ValueTrainingSettings
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from amc_agents.bench.on_ray import RayCluster
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.rollouts import OwnRollouts
@@ -27,41 +24,6 @@ if TYPE_CHECKING:
     from amc_agents.cli.console import PlainConsole
     from amc_agents.training.collecting import CollectionProgress, Rollouts
     from amc_agents.training.value.train_value import TrainingProgress
-
-Settings = TypeVar("Settings", bound="DataclassInstance")
-
-
-class Target(StrEnum):
-    """Prediction target of a value model."""
-
-    whole = "return"
-    rest = "future"
-
-
-class Loss(StrEnum):
-    """Loss of a value model."""
-
-    squared = "squared"
-    weighted = "weighted"
-    bce = "bce"
-
-
-class Calibration(StrEnum):
-    """Map that is fitted on held-out tasks after training."""
-
-    none = "none"
-    affine = "affine"
-    isotonic = "isotonic"
-
-
-class NumberType(StrEnum):
-    """Number type of a model."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
-_LEARNT, _COURSE, _HARDWARE = "Objective and data", "Schedule and checkpoints", "Hardware"
 
 
 def collect(
@@ -265,125 +227,19 @@ def _collection_bar(console: PlainConsole, n_tasks: int) -> Iterator[Callable[[C
         yield lambda progress: bar.update(line, completed=progress.tasks)
 
 
+@with_settings(Objective, ValueTrainingSettings, target="return")
 def value(
+    flags: Mapping[str, Any],
     data: Annotated[Path, typer.Option(help="Folder that `amc collect` or `amc import` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder for the critic: --critic hf:FOLDER uses it.")],
     base: Annotated[
         str, typer.Option(help="Base model: the name of a shipped model, or a transformers folder.")
     ] = "crafting",
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data. Default: depends on the base.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate. Default: depends on the base.")
-    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training.")] = False,
     anyway: Annotated[
         bool,
         typer.Option("--anyway", help="Train even if the base cannot read the texts, or all outcomes are equal."),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, split and order.")] = 0,
-    target: Annotated[
-        Target,
-        typer.Option(
-            help='"return": the whole return, also usable to pick without rewards; "future": the return to come.',
-            rich_help_panel=_LEARNT,
-        ),
-    ] = Target.whole,
-    loss: Annotated[
-        Loss, typer.Option(help='"bce": for returns of 0 and 1; "weighted": needs --beta.', rich_help_panel=_LEARNT)
-    ] = Loss.squared,
-    soft: Annotated[
-        bool,
-        typer.Option(
-            "--soft", help="Targets of eq. 5, valid only for runs with the same --beta.", rich_help_panel=_LEARNT
-        ),
-    ] = False,
-    beta: Annotated[
-        float | None,
-        typer.Option(help="beta of --soft and of --loss weighted, in reward units.", rich_help_panel=_LEARNT),
-    ] = None,
-    best_of: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Train only on the best of each task's first G trajectories.", rich_help_panel=_LEARNT
-        ),
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Train only on trajectories of this policy; repeatable.", rich_help_panel=_LEARNT),
-    ] = None,
-    calibration: Annotated[
-        Calibration, typer.Option(help="Fitted on held-out tasks after training.", rich_help_panel=_LEARNT)
-    ] = Calibration.none,
-    shuffle_targets: Annotated[
-        bool,
-        typer.Option(
-            "--shuffle-targets",
-            help="Control experiment: train on shuffled targets.",
-            rich_help_panel=_LEARNT,
-        ),
-    ] = False,
-    validation_share: Annotated[
-        float | None, typer.Option(help="Share of tasks held out. Default: 0.2.", rich_help_panel=_COURSE)
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Trajectories per step, over all devices. Default: 16.", rich_help_panel=_COURSE),
-    ] = None,
-    evaluate_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Steps between evaluations on held-out tasks. Default: an epoch.", rich_help_panel=_COURSE
-        ),
-    ] = None,
-    keep_best: Annotated[
-        bool,
-        typer.Option("--keep-best", help="Keep the checkpoint with the lowest held-out loss.", rich_help_panel=_COURSE),
-    ] = False,
-    early_stopping: Annotated[
-        int | None,
-        typer.Option(min=1, help="Stop after this many evaluations without improvement.", rich_help_panel=_COURSE),
-    ] = None,
-    save_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Steps between checkpoints to resume from. Default: an epoch.", rich_help_panel=_COURSE
-        ),
-    ] = None,
-    report_to: Annotated[
-        list[str] | None,
-        typer.Option(help="Trackers that transformers reports to: tensorboard, mlflow, ...", rich_help_panel=_COURSE),
-    ] = None,
-    device: Annotated[str, typer.Option(help='"cpu", "cuda", ...', rich_help_panel=_HARDWARE)] = "cpu",
-    dtype: Annotated[
-        NumberType, typer.Option(help="Number type of base model and result.", rich_help_panel=_HARDWARE)
-    ] = NumberType.float32,
-    qlora: Annotated[
-        bool, typer.Option("--qlora", help="Load the base model in 4 bits (bitsandbytes).", rich_help_panel=_HARDWARE)
-    ] = False,
-    gradient_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--gradient-checkpointing", help="Use less memory and a third more time.", rich_help_panel=_HARDWARE
-        ),
-    ] = False,
-    max_batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Tokens of one forward pass, limited by memory. Default: no limit.", rich_help_panel=_HARDWARE
-        ),
-    ] = None,
-    attention: Annotated[
-        str, typer.Option(help="transformers' attn_implementation.", rich_help_panel=_HARDWARE)
-    ] = "auto",
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum tokens of a prompt. Default: the base's context.", rich_help_panel=_HARDWARE),
-    ] = None,
-    lora_rank: Annotated[
-        int | None, typer.Option(min=1, help="Rank of the LoRA adapter. Default: 8.", rich_help_panel=_HARDWARE)
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a value model on collected trajectories, and print its metrics on held-out tasks.
@@ -391,20 +247,10 @@ def value(
     On several devices: torchrun --nproc-per-node N $(which amc) train value ..., or with accelerate launch.
     """
     from amc_agents.training.metrics import print_metrics
-    from amc_agents.training.value.objective import Objective
-    from amc_agents.training.value.train_value import EMBEDDED, ValueTrainingSettings, leave_together, train_value
+    from amc_agents.training.value.train_value import EMBEDDED, leave_together, train_value
 
     folder, embedded = base_folder(base)
-    settings = with_flags(
-        EMBEDDED if embedded else ValueTrainingSettings(),
-        objective=Objective(loss=loss.value, target=target.value, beta=beta, soft=soft),
-        best_of=best_of, policies=tuple(policy) if policy else None, calibration=calibration.value,
-        shuffle_targets=shuffle_targets, evaluate_steps=evaluate_steps, keep_best=keep_best,
-        early_stopping=early_stopping, save_steps=save_steps, report_to=tuple(report_to or ()), device=device,
-        dtype=dtype.value, quantize="4bit" if qlora else None, gradient_checkpointing=gradient_checkpointing,
-        max_batch_tokens=max_batch_tokens, attention=attention, max_tokens=max_tokens, seed=seed, epochs=epochs,
-        learning_rate=learning_rate, validation_share=validation_share, batch_size=batch_size, lora_rank=lora_rank,
-    )  # fmt: skip
+    settings = filled(EMBEDDED if embedded else ValueTrainingSettings(), flags)
     console = _console_of_first_process(as_json)
     _mention_unknown_outcomes(data, console)
     with training_bar(console) as show:
@@ -418,11 +264,6 @@ def value(
     if as_json and not console.quiet:
         print_json({"out": str(out), "metrics": checkpoint.metrics})
     leave_together()
-
-
-def with_flags(settings: Settings, **flags: Any) -> Settings:
-    """Replace the fields of a settings dataclass whose flags are given; None means that a flag is not given."""
-    return replace(settings, **{name: value for name, value in flags.items() if value is not None})
 
 
 def _mention_unknown_outcomes(data: Path, console: PlainConsole) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amc_agents.cli.options import filled, with_settings
 from amc_agents.cli.output import AsJson, console_beside, print_json
-from amc_agents.cli.train import base_folder, with_flags
+from amc_agents.cli.train import base_folder
 from amc_agents.errors import ConfigurationError
+from amc_agents.training.settings import VerdictTrainingSettings
 
 if TYPE_CHECKING:
     from amc_agents.training.verdict.labelling import Labeller
 
 
+@with_settings(VerdictTrainingSettings)
 def verdict(
+    flags: Mapping[str, Any],
     data: Annotated[Path, typer.Option(help="Folder that `amc collect` wrote.")],
     out: Annotated[Path, typer.Option(help="New folder for the model, written atomically.")],
     base: Annotated[
@@ -43,14 +48,6 @@ def verdict(
         list[float] | None,
         typer.Option("--temperature", help="Sampling temperature of the candidates; repeatable. Default: 1."),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data. Default: depends on the base.")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Peak learning rate. Default: depends on the base.")
-    ] = None,
-    device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of candidates, initial weights, split and order.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Train a critic that judges an action GOOD or BAD (LAC), and print how well it picks among candidates."""
@@ -65,16 +62,12 @@ def verdict(
     from amc_agents.training.verdict.train_verdict import (
         EMBEDDED,
         VerdictTrainingProgress,
-        VerdictTrainingSettings,
         train_verdict,
     )
 
     labeller = _labeller(labels)
     folder, embedded = base_folder(base)
-    settings = with_flags(
-        EMBEDDED if embedded else VerdictTrainingSettings(),
-        device=device, seed=seed, epochs=epochs, learning_rate=learning_rate,
-    )  # fmt: skip
+    settings = filled(EMBEDDED if embedded else VerdictTrainingSettings(), flags)
     trajectories = read_trajectories(data)
     console = console_beside(as_json)
     console.print(f"{len(trajectories)} trajectories from {data}")
@@ -85,8 +78,8 @@ def verdict(
             line = bar.add_task("sampling candidates", total=len(trajectories))
             options = asyncio.run(
                 sample_options(
-                    trajectories, model, k=candidates, temperatures=temperatures or [1.0], seed=seed, inputs=inputs,
-                    progress=lambda done: bar.update(line, completed=done),
+                    trajectories, model, k=candidates, temperatures=temperatures or [1.0], seed=settings.seed,
+                    inputs=inputs, progress=lambda done: bar.update(line, completed=done),
                 )
             )  # fmt: skip
         line = bar.add_task("labelling", total=len(trajectories))

@@ -30,8 +30,8 @@ from amc_agents.training.dataset import dataset_hash, iter_records
 from amc_agents.training.ranking import Interval, ranking
 from amc_agents.training.score_file import scored_values, scoring_plan
 from amc_agents.training.scoring import ScoringProgress, score, value_critic
-from amc_agents.training.value.objective import returns_to_come
 from amc_agents.training.value.rows import TargetRow
+from amc_agents.training.value.targets import returns_to_come
 from amc_agents.types import FloatArray, Trajectory
 
 LEAST_TASKS = 3

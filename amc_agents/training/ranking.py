@@ -20,7 +20,7 @@ import numpy.typing as npt
 from amc_agents.critics.reliability import t_quantile
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
-from amc_agents.training.value.objective import state_keys
+from amc_agents.training.value.targets import state_keys
 from amc_agents.types import FloatArray, IntArray, Trajectory
 
 Comparison = Literal["siblings", "equal step", "nothing"]

@@ -25,7 +25,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.dataset import LoggedTrajectory, dataset_hash, iter_records, selected
 from amc_agents.training.ranking import RankingReport, ranking
 from amc_agents.training.score_file import ScoredTrajectory, ScoreFile, ScoringPlan, scored_values, scoring_plan
-from amc_agents.training.value.objective import returns_to_come
+from amc_agents.training.value.targets import returns_to_come
 from amc_agents.types import Critic, FloatArray, Trajectory
 
 Evaluated = tuple[int, list[LoggedTrajectory], list[FloatArray]]

@@ -35,9 +35,10 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.training.collecting import collect
 from amc_agents.training.goal.calibrating import SAME_GOAL, calibrate_goal
-from amc_agents.training.goal.train_goal import GoalTrainingSettings, train_goal
+from amc_agents.training.goal.train_goal import train_goal
 from amc_agents.training.goal.transitions import read_episodes, thought_of
 from amc_agents.training.metrics import auc
+from amc_agents.training.settings import GoalTrainingSettings
 from amc_agents.types import FloatArray, Trajectory
 from reproduce.crafting.goal_judges import GAMMA, RecipeGoals, imagined, planned, similarity
 

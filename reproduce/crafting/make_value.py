@@ -30,7 +30,7 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.metrics import print_metrics
-from amc_agents.training.value.objective import Objective
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.train_value import EMBEDDED, TrainingProgress, train_value
 from reproduce.crafting.branching import Branching
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from amc_agents.cli.output import AsJson, console_beside, print_json
-from amc_agents.cli.train import NumberType, base_folder, training_bar, with_flags
+from amc_agents.cli.train import base_folder, training_bar
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -54,7 +54,7 @@ def distill(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted training.")] = False,
     device: Annotated[str, typer.Option(help='"cpu", "cuda", ...')] = "cpu",
-    dtype: Annotated[NumberType, typer.Option(help="Number type of the policy.")] = NumberType.float32,
+    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Number type of the policy.")] = "float32",
     seed: Annotated[int, typer.Option(min=0, help="Seed of adapter, split and order.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -67,12 +67,15 @@ def distill(
     from reproduce.distill.distillation import distill as trained_by
 
     folder, embedded = base_folder(base)
-    settings = with_flags(
-        EMBEDDED if embedded else DistillSettings(), beta=beta, success=success, epochs=epochs,
-        learning_rate=learning_rate, batch_size=batch_size, max_tokens=max_tokens, save_steps=save_steps,
-        device=device, dtype=dtype.value, seed=seed,
-        system=None if world is None else registered(world).rules,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "beta": beta, "success": success, "epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size,
+        "max_tokens": max_tokens, "save_steps": save_steps, "device": device, "dtype": dtype, "seed": seed,
+        "system": None if world is None else registered(world).rules,
+    }  # fmt: skip
+    settings = replace(
+        EMBEDDED if embedded else DistillSettings(),
+        **{name: value for name, value in given.items() if value is not None},
+    )
     if lora_rank is not None:
         settings = replace(settings, lora_rank=lora_rank or None)
     console = console_beside(as_json)

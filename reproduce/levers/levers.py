@@ -35,7 +35,7 @@ from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.embedded.weights import model_folder
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
-from amc_agents.training.value.objective import Objective
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.types import Task, Trajectory
 from reproduce.beyond.filtering import independent

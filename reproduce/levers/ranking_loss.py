@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from amc_agents.training.settings import Objective
 from amc_agents.training.value import trainer
 from amc_agents.training.value.batches import StepPlan
-from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.one_pass import loss
 from amc_agents.types import IntArray
 

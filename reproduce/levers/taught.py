@@ -17,8 +17,8 @@ from unittest import mock
 import numpy as np
 
 from amc_agents.critics.render import turn
+from amc_agents.training.settings import Objective
 from amc_agents.training.value import row_building
-from amc_agents.training.value.objective import Objective
 from amc_agents.types import Environment, FloatArray, Task, Trajectory
 from reproduce.beyond.play import Policy
 from reproduce.dose.draws import Forest, Node

@@ -16,9 +16,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from amc_agents.training.settings import Objective
 from amc_agents.training.value import batches, trainer
 from amc_agents.training.value.batches import collate
-from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.one_pass import loss
 from amc_agents.training.value.rows import TargetRow
 

@@ -7,7 +7,7 @@ import pytest
 
 from amc_agents.envs.registry import world
 from amc_agents.envs.workshop import solution_from
-from amc_agents.training.value.objective import Objective
+from amc_agents.training.settings import Objective
 from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -8,10 +8,9 @@ import typer
 pytest.importorskip("torch")
 
 from amc_agents.cli.commands import train_app
-from amc_agents.cli.train import with_flags
-from amc_agents.training.goal.train_goal import GoalTrainingSettings
+from amc_agents.cli.options import filled
+from amc_agents.training.settings import GoalTrainingSettings, VerdictTrainingSettings
 from amc_agents.training.value.train_value import ValueTrainingSettings
-from amc_agents.training.verdict.train_verdict import VerdictTrainingSettings
 
 OTHER_DEFAULT = {("value", "target")}
 """The command line predicts the whole return, the paper and the settings the return to come."""
@@ -27,7 +26,7 @@ def flat(settings):
 @pytest.mark.parametrize(
     ("command", "settings", "flags"),
     [
-        ("value", ValueTrainingSettings(), 24),
+        ("value", ValueTrainingSettings(), 26),
         ("verdict", VerdictTrainingSettings(), 4),
         ("goal", GoalTrainingSettings(), 14),
     ],
@@ -38,10 +37,41 @@ def test_a_flag_that_is_not_given_leaves_the_settings_default(command, settings,
     shared = {parameter.name: parameter.default for parameter in parameters if parameter.name in defaults}
     assert len(shared) == flags
     for name, default in shared.items():
-        if (command, name) not in OTHER_DEFAULT and default is not None and default != ():
-            assert getattr(default, "value", default) == defaults[name], name
+        if (command, name) not in OTHER_DEFAULT and default not in (None, (), False):
+            assert default == defaults[name], name
 
 
-def test_only_flags_that_are_not_given_are_ignored():
-    settings = with_flags(GoalTrainingSettings(seed=3), nearness=False, seed=0, hidden=None)
-    assert (settings.nearness, settings.seed, settings.hidden) == (False, 0, GoalTrainingSettings().hidden)
+def test_flags_fill_settings_and_the_settings_in_them():
+    settings = filled(GoalTrainingSettings(seed=3), {"nearness": False, "seed": 0, "random": 0.9})
+    assert (settings.nearness, settings.seed, settings.shares.random) == (False, 0, 0.9)
+    assert settings.hidden == GoalTrainingSettings().hidden
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {"target": "return", "dtype": "float32", "quantize": None, "policies": None, "report_to": ()}),
+        (["--qlora", "--policy", "a", "--policy", "b"], {"quantize": "4bit", "policies": ("a", "b")}),
+        (
+            ["--loss", "bce", "--target", "future", "--lora-rank", "3"],
+            {"loss": "bce", "target": "future", "lora_rank": 3},
+        ),
+        (
+            ["--keep-best", "--report-to", "mlflow"],
+            {"keep_best": True, "report_to": ("mlflow",), "learning_rate": 3e-3},
+        ),
+    ],
+)
+def test_options_of_the_command_are_the_settings_of_the_training(arguments, expected, monkeypatch, tmp_path):
+    given = []
+
+    def train_value(base, data, out, settings, **others):
+        given.append(settings)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("amc_agents.training.value.train_value.train_value", train_value)
+    (tmp_path / "data").mkdir()
+    command = typer.main.get_group(train_app)
+    with pytest.raises(ZeroDivisionError):
+        command(["value", "--data", str(tmp_path / "data"), "--out", "x", *arguments], standalone_mode=False)
+    assert flat(given[0]) | expected == flat(given[0])

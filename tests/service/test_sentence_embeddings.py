@@ -46,7 +46,8 @@ async def test_similar_meanings_have_similar_vectors(spec):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_critic_predicts_where_a_thought_leads(spec, tmp_path):
     pytest.importorskip("torch")
-    from amc_agents.training.goal.train_goal import GoalTrainingSettings, atrain_goal
+    from amc_agents.training.goal.train_goal import atrain_goal
+    from amc_agents.training.settings import GoalTrainingSettings
 
     rng, trajectories = np.random.default_rng(0), []
     for number in range(60):

@@ -45,7 +45,8 @@ async def test_errors_of_the_server_are_reported(spec):
 
 async def test_a_critic_trained_with_the_server_recognises_it(spec, tmp_path):
     pytest.importorskip("torch")
-    from amc_agents.training.goal.train_goal import GoalTrainingSettings, atrain_goal
+    from amc_agents.training.goal.train_goal import atrain_goal
+    from amc_agents.training.settings import GoalTrainingSettings
 
     items = ["wheat", "shell", "petal", "seed", "nut", "glue"]
     trajectories = [

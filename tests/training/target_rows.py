@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from amc_agents.critics.render import Encoder
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.batches import collate
-from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.one_pass import classifier, scores_at_marks
 from amc_agents.training.value.row_building import build_rows
 from amc_agents.training.value.rows import TargetRow

@@ -16,8 +16,9 @@ from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import LoggedTrajectory, read_records, write_shard
-from amc_agents.training.value.objective import Objective, state_keys
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.row_building import build_rows
+from amc_agents.training.value.targets import state_keys
 from amc_agents.types import Step, Task, TimeStep, Trajectory
 from tests.population.commits.ledger import EFFECTS, Ledger, call, clerk, plain_loop, results, shop_tools
 

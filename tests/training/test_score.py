@@ -15,7 +15,7 @@ from amc_agents.training.metrics import evaluate
 from amc_agents.training.ranking import ranking
 from amc_agents.training.score_file import score_metrics
 from amc_agents.training.scoring import score, score_ranking, state_values
-from amc_agents.training.value.objective import Objective
+from amc_agents.training.settings import Objective
 from amc_agents.types import Step, Task, Trajectory
 from tests.critics.server.scripted_server import Reply, ScriptedServer
 from tests.training.target_rows import target_rows

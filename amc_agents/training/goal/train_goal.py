@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,8 @@ from amc_agents.files import sole_writer
 from amc_agents.training.data_checks import split_by_task, task_of_trajectory
 from amc_agents.training.dataset import data_hash
 from amc_agents.training.goal.calibrating import SAME_GOAL, calibrated, evaluate, independent_triples
-from amc_agents.training.goal.transitions import Episode, GoalBatch, GoalData, GoalShares, as_episodes, goal_data
+from amc_agents.training.goal.transitions import Episode, GoalBatch, GoalData, as_episodes, goal_data
+from amc_agents.training.settings import GoalTrainingSettings
 from amc_agents.types import Trajectory
 
 try:
@@ -38,50 +39,6 @@ try:
     from torch import nn
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
-
-
-@dataclass(frozen=True)
-class GoalTrainingSettings:
-    """Settings of a goal critic's training. The defaults are those of the paper's appendix A.2."""
-
-    hidden: int = 64
-    """Width of each of the two hidden layers."""
-    expectile: float = 0.8
-    """tau: above 0.5, V leans towards the better thoughts in the data."""
-    discount: float = 0.99
-    """gamma."""
-    learning_rate: float = 4e-4
-    weight_decay: float = 0.01
-    batch_size: int = 32
-    iterations: int = 100
-    updates: int = 50
-    """Updates per iteration; losses and progress are reported after each iteration."""
-    target_rate: float = 0.005
-    """Polyak rate: how far the target network moves towards Q at each update."""
-    nearness: bool = True
-    """Add the inner products of state and goal, and of thought and goal, to the networks' inputs. Not in the paper: a
-    small network does not learn similarity from embeddings (docs: training)."""
-    twin: bool = False
-    """Train two networks for Q and use the smaller output."""
-    shares: GoalShares = field(default_factory=GoalShares)
-    """Shares of goals by source."""
-    validation_share: float = 0.2
-    """Share of tasks held out."""
-    calibrate: bool = True
-    """Calibrate Q to a probability on the held-out tasks, with goals of other trajectories (`calibrate_goal`)."""
-    device: str = "cpu"
-    """Torch device: "cpu", "cuda", ..."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not 0.0 < self.expectile < 1.0 or not 0.0 <= self.discount < 1.0 or not 0.0 < self.target_rate <= 1.0:
-            raise ConfigurationError(
-                f"expectile {self.expectile} must be between 0 and 1, discount {self.discount} in [0, 1), target_rate "
-                f"{self.target_rate} in (0, 1]"
-            )
-        if min(self.hidden, self.batch_size, self.iterations, self.updates) < 1:
-            raise ConfigurationError("hidden, batch_size, iterations and updates must be at least 1")
 
 
 class GoalTrainingProgress(NamedTuple):

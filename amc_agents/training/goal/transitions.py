@@ -17,6 +17,7 @@ from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.messages import trajectory_from_messages
 from amc_agents.quoting import quoted
 from amc_agents.training.dataset import pyarrow_or_error, read_records, shards
+from amc_agents.training.settings import GoalShares
 from amc_agents.types import IntArray, Step, Task, Trajectory
 from amc_agents.usage import Usage
 
@@ -66,26 +67,6 @@ def read_episodes(path: str | Path, *, horizon_ends: bool = False) -> list[Episo
 def thought_of(step: Step) -> str:
     """Return a step's thought, or its action if it has no thought."""
     return step.thought or step.action
-
-
-@dataclass(frozen=True)
-class GoalShares:
-    """Shares of the goals of a batch by source; normalised to sum to 1."""
-
-    future: float = 0.5
-    """A later state of the same trajectory; the distance is geometric with the discount."""
-    random: float = 0.4
-    """Any state of another trajectory; most cannot be reached, which the critic must learn too."""
-    current: float = 0.1
-    """The state itself; trains only V(g, g) = 1."""
-
-    def __post_init__(self) -> None:
-        """Refuse shares with which goals are always, or never, reached."""
-        if not (self.future > 0 and self.random > 0 and self.current >= 0):
-            raise ConfigurationError(
-                f"goal shares are future {self.future}, random {self.random}, current {self.current}: the first two "
-                "must be above 0, otherwise goals are never, or always, reached in the data"
-            )
 
 
 class GoalBatch(NamedTuple):

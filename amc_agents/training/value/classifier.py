@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.quoting import quoted
 from amc_agents.training.fine_tuning import pad_token, quiet, save_adapter
-from amc_agents.training.value.objective import ValueTrainingSettings
+from amc_agents.training.settings import ValueTrainingSettings
 from amc_agents.training.value.one_pass import check_one_pass, classifier, has_weights, read_at_marks
 
 try:

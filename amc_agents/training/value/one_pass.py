@@ -18,8 +18,8 @@ from types import MethodType
 from typing import Any, Literal
 
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.batches import collate
-from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.rows import TargetRow
 
 try:

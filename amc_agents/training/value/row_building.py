@@ -19,13 +19,7 @@ from amc_agents.messages import pending_states
 from amc_agents.training.critic_calibration import calibration_tasks
 from amc_agents.training.data_checks import NO_OUTCOME, held_out_tasks
 from amc_agents.training.dataset import LoggedTrajectory, best_trajectories, data_hash, dataset_hash, iter_records
-from amc_agents.training.value.objective import (
-    Objective,
-    ValueTrainingSettings,
-    soft_returns,
-    state_keys,
-    state_returns,
-)
+from amc_agents.training.settings import Objective, ValueTrainingSettings
 from amc_agents.training.value.rows import (
     MARK,
     ROW,
@@ -37,6 +31,7 @@ from amc_agents.training.value.rows import (
     describe,
     open_array,
 )
+from amc_agents.training.value.targets import soft_returns, state_keys, state_returns
 from amc_agents.types import FloatArray, IntArray, Trajectory
 
 

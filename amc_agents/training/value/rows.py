@@ -23,7 +23,8 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from amc_agents.errors import CheckpointError
-from amc_agents.training.value.objective import ExponentialWeights, Objective
+from amc_agents.training.settings import Objective
+from amc_agents.training.value.targets import ExponentialWeights
 from amc_agents.types import FloatArray, IntArray
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from amc_agents.critics.render import Encoder
+from amc_agents.critics.render import DIALOGUE, Encoder
 from amc_agents.critics.value.checkpoint import ValueCheckpoint, weights_hash
 from amc_agents.errors import AmcError, MissingExtra
 from amc_agents.training.critic_calibration import calibrate, states_of
@@ -23,8 +23,8 @@ from amc_agents.training.data_checks import check_data, check_words, warning_of
 from amc_agents.training.dataset import data_hash, dataset_hash
 from amc_agents.training.metrics import evaluate
 from amc_agents.training.ranking import ranking
+from amc_agents.training.settings import HARDWARE, ValueTrainingSettings
 from amc_agents.training.training_state import ROWS, TrainingState, weights_written
-from amc_agents.training.value.objective import EMBEDDED, HARDWARE, ValueTrainingSettings
 from amc_agents.training.value.row_building import (
     ValueSets,
     build_rows,
@@ -58,6 +58,9 @@ from amc_agents.training.value.trainer import (
 )
 
 __all__ = ["EMBEDDED", "TrainingProgress", "ValueTrainingSettings", "leave_together", "train_value"]
+
+EMBEDDED = ValueTrainingSettings(learning_rate=3e-3, epochs=4, prompt_format=DIALOGUE)
+"""Settings for the embedded model, which is small and needs a high learning rate."""
 
 T = TypeVar("T")
 

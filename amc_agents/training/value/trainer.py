@@ -26,9 +26,9 @@ from typing_extensions import override
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.quoting import quoted
 from amc_agents.training.fine_tuning import quiet, warm_up_and_cosine
+from amc_agents.training.settings import ValueTrainingSettings
 from amc_agents.training.training_state import CHECKPOINT_STATE
 from amc_agents.training.value.batches import PassDataset, StepLoader, StepPlan, StepSampler, collate
-from amc_agents.training.value.objective import ValueTrainingSettings
 from amc_agents.training.value.one_pass import loss as value_loss
 from amc_agents.training.value.one_pass import scores_at_marks
 from amc_agents.training.value.rows import ValueRows

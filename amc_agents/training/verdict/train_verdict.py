@@ -12,15 +12,15 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from amc_agents.critics.saved import Golden
 from amc_agents.critics.value.checkpoint import weights_hash
-from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCheckpoint, VerdictFormat, Words
+from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, VerdictCheckpoint, Words
 from amc_agents.critics.verdict.reading import Spellings
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.files import sole_writer
@@ -36,6 +36,7 @@ from amc_agents.training.fine_tuning import (
     save_adapter,
     warm_up_and_cosine,
 )
+from amc_agents.training.settings import VerdictTrainingSettings
 from amc_agents.training.training_state import weights_written
 from amc_agents.training.verdict.labelling import LABELS, Judged, Label
 from amc_agents.training.verdict.passes import Branch, RowBuilder, VerdictRow, branches, log_odds, losses, predict
@@ -47,52 +48,6 @@ try:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
-
-
-@dataclass(frozen=True)
-class VerdictTrainingSettings:
-    """Settings of a verdict critic's training. The defaults are the paper's, for large models."""
-
-    learning_rate: float = 2.5e-5
-    epochs: int = 3
-    batch_size: int = 2
-    """Rows per batch: trajectories with their candidates."""
-    warm_up: float = 0.1
-    """Share of the steps that warm up; then cosine decay."""
-    max_grad_norm: float = 1.0
-    weight_decay: float = 0.01
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """Muon learns faster for small models with large learning rates."""
-    lora_rank: int | None = 8
-    """None: train the full matrices and save the change as an adapter of full rank."""
-    lora_alpha: int = 16
-    prompt_format: VerdictFormat = STEP
-    words: tuple[str, str, str] = ("GOOD", "BAD", "UNKNOWN")
-    """Words of the verdicts GOOD, BAD and UNKNOWN."""
-    max_tokens: int | None = None
-    """Maximum tokens of a prompt; None: the base model's context."""
-    disagreement: float = 2.0
-    """Weight of a verdict in a state whose candidates disagree; elsewhere it is 1."""
-    observed: float = 0.25
-    """Weight of the verdict after a step's observation, which is used for imagined steps and whole attempts."""
-    observation_weight: float = 0.1
-    """Weight of the forward model's loss, the mean over observed tokens, relative to the loss of verdicts."""
-    validation_share: float = 0.2
-    """Share of tasks held out."""
-    keep_best: bool = True
-    """Keep the epoch with the lowest validation loss instead of the last epoch."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number type of the base model and of the saved model."""
-    device: str = "cpu"
-    """Torch device: "cpu", "cuda", ..."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ConfigurationError(f"epochs {self.epochs} and batch_size {self.batch_size} must be at least 1")
-        if min(self.disagreement, self.observed, self.observation_weight) < 0:
-            raise ConfigurationError("the weights disagreement, observed and observation_weight must not be negative")
 
 
 EMBEDDED = VerdictTrainingSettings(

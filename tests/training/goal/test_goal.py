@@ -19,8 +19,9 @@ from amc_agents.usage import Usage
 torch = pytest.importorskip("torch")
 
 from amc_agents.training.dataset import LoggedTrajectory, write_shard  # noqa: E402
-from amc_agents.training.goal.train_goal import GoalTrainingSettings, atrain_goal, fit, train_goal  # noqa: E402
-from amc_agents.training.goal.transitions import Episode, GoalShares, goal_data, read_episodes  # noqa: E402
+from amc_agents.training.goal.train_goal import atrain_goal, fit, train_goal  # noqa: E402
+from amc_agents.training.goal.transitions import Episode, goal_data, read_episodes  # noqa: E402
+from amc_agents.training.settings import GoalShares, GoalTrainingSettings  # noqa: E402
 
 STATE = FunctionSummary(lambda one: one.steps[-1].observation if one.steps else one.task.instruction)
 

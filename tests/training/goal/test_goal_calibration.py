@@ -22,8 +22,9 @@ from amc_agents.training.goal.calibrating import (  # noqa: E402
     held_out,
     independent_triples,
 )
-from amc_agents.training.goal.train_goal import GoalTrainingSettings, atrain_goal, fit  # noqa: E402
+from amc_agents.training.goal.train_goal import atrain_goal, fit  # noqa: E402
 from amc_agents.training.goal.transitions import Episode, goal_data  # noqa: E402
+from amc_agents.training.settings import GoalTrainingSettings  # noqa: E402
 
 STATE = FunctionSummary(lambda one: one.steps[-1].observation if one.steps else one.task.instruction)
 COINS = {"copper": 0.25, "silver": 0.5, "gold": 0.75}

@@ -12,8 +12,9 @@ from amc_agents.types import Step, Task, Trajectory
 
 torch = pytest.importorskip("torch")
 
-from amc_agents.training.goal.train_goal import GoalTrainingSettings, fit  # noqa: E402
-from amc_agents.training.goal.transitions import Episode, GoalData, GoalShares, goal_data  # noqa: E402
+from amc_agents.training.goal.train_goal import fit  # noqa: E402
+from amc_agents.training.goal.transitions import Episode, GoalData, goal_data  # noqa: E402
+from amc_agents.training.settings import GoalShares, GoalTrainingSettings  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from amc_agents.critics.render import PLAIN, Encoder
-from amc_agents.training.value.objective import Objective
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.one_pass import loss
 from amc_agents.training.value.rows import TargetRow
 from tests.training.known_world import mean_value, name, population, soft_value, tilted_mean

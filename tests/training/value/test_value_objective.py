@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from amc_agents.critics.render import PLAIN, Encoder
 from amc_agents.errors import ConfigurationError
-from amc_agents.training.value.objective import (
+from amc_agents.training.settings import Objective
+from amc_agents.training.value.targets import (
     ExponentialWeights,
-    Objective,
     returns_to_come,
     soft_returns,
     state_keys,

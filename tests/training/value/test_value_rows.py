@@ -12,9 +12,10 @@ from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.training.data_checks import held_out_tasks, split_by_task
 from amc_agents.training.dataset import LoggedTrajectory, read_trajectories, write_shard
-from amc_agents.training.value.objective import Objective, returns_to_come
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.row_building import build_rows, tokenizer_hash
 from amc_agents.training.value.rows import TargetRow
+from amc_agents.training.value.targets import returns_to_come
 from amc_agents.types import Step, Task, Trajectory
 
 
@@ -308,7 +309,8 @@ import resource, sys
 import pyarrow, pyarrow.parquet
 from amc_agents.critics import render
 from amc_agents.training.dataset import read_records
-from amc_agents.training.value.objective import Objective, returns_to_come
+from amc_agents.training.settings import Objective
+from amc_agents.training.value.targets import returns_to_come
 from amc_agents.training.value.row_building import build_rows
 
 def heap():

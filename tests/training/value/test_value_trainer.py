@@ -12,8 +12,8 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError, MissingExtra
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.fine_tuning import warm_up_and_cosine
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.batches import StepPlan
-from amc_agents.training.value.objective import Objective
 from amc_agents.training.value.train_value import EMBEDDED, train_value
 from tests.training.value.value_worker import run
 

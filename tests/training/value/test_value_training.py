@@ -11,7 +11,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.training.data_checks import split_by_task
 from amc_agents.training.fine_tuning import make_encoder
 from amc_agents.training.metrics import auc, evaluate
-from amc_agents.training.value.objective import Objective
+from amc_agents.training.settings import Objective
 from amc_agents.training.value.row_building import build_rows
 from amc_agents.training.value.train_value import EMBEDDED, ValueTrainingSettings, train_value
 from amc_agents.types import Step, Task, Trajectory

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from amc_agents.training.settings import Objective
 from amc_agents.training.value import train_value as training
-from amc_agents.training.value.objective import EMBEDDED, Objective
+from amc_agents.training.value.train_value import EMBEDDED
 
 value: Any = training
 

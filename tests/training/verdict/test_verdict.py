@@ -15,6 +15,7 @@ from amc_agents.critics.render import PromptFormat  # noqa: E402
 from amc_agents.critics.verdict.checkpoint import DIALOGUE_STEP, STEP, VerdictCheckpoint, VerdictFormat  # noqa: E402
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan  # noqa: E402
 from amc_agents.errors import CheckpointError, ConfigurationError  # noqa: E402
+from amc_agents.training.settings import VerdictTrainingSettings  # noqa: E402
 from amc_agents.training.verdict import train_verdict as verdict  # noqa: E402
 from amc_agents.training.verdict.labelling import (  # noqa: E402  # noqa: E402
     CraftingLabels,
@@ -31,7 +32,7 @@ from amc_agents.training.verdict.passes import (  # noqa: E402
     log_odds,
     predict,
 )
-from amc_agents.training.verdict.train_verdict import EMBEDDED, VerdictTrainingSettings, train_verdict  # noqa: E402
+from amc_agents.training.verdict.train_verdict import EMBEDDED, train_verdict  # noqa: E402
 from amc_agents.types import Step, Task, Trajectory  # noqa: E402
 
 ITEMS = ("clay", "silk", "flint", "bone", "coal", "kelp")
