@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from amc_agents.runtime.effects import Deferred, Retried, effect
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.runtime.world import current_environment, use_environment
+    from amc_agents.settings import AmcSettings
     from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
     from amc_agents.types import Critic, Environment, Forkable, Step, Task, TimeStep, Trajectory
     from amc_agents.usage import Usage
@@ -57,6 +58,7 @@ __all__ = [
     "Adaptive",
     "AmcError",
     "AmcGraph",
+    "AmcSettings",
     "AtSteps",
     "Budget",
     "BudgetExhausted",
@@ -104,6 +106,7 @@ __getattr__, __dir__ = _lazy_names(
         "Adaptive": "smc",
         "AmcError": "errors",
         "AmcGraph": "population.graph",
+        "AmcSettings": "settings",
         "AtSteps": "smc",
         "Budget": "budget",
         "BudgetExhausted": "errors",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
@@ -35,7 +35,7 @@ from pydantic_core import PydanticCustomError
 from amc_agents.errors import ConfigurationError
 from amc_agents.prices import Price
 from amc_agents.quoting import excerpt, masked, quoted
-from amc_agents.settings import AmcSettings, OnCriticError, schedule_of, size_of
+from amc_agents.settings import FILE_FIELDS, AmcSettings, OnCriticError, schedule_of, size_of
 
 FILE_VARIABLE = "AMC_CONFIG"
 """Environment variable with the path of the file."""
@@ -48,22 +48,24 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
 
 
-def _checked_schedule(value: Any) -> Any:
-    try:
-        schedule_of(value)
-    except ConfigurationError:
-        raise ValueError(
-            '{at_steps = [4, 8]} (whole steps from 1), {ess_below = 0.5} (a share in (0, 1]), "every_step" or "never"'
-        ) from None
-    return value
+def _checked_form(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Check that a value of the file can be read, and keep its form."""
+
+    def checked(value: Any) -> Any:
+        try:
+            read(value)
+        except ConfigurationError:
+            raise ValueError(_FORMS[read]) from None
+        return value
+
+    return checked
 
 
-def _checked_size(value: Any) -> Any:
-    try:
-        size_of(value)
-    except ConfigurationError:
-        raise ValueError('a whole number, or "start..most" such as "4..32"') from None
-    return value
+_FORMS: dict[Any, str] = {
+    schedule_of: '{at_steps = [4, 8]} (whole steps from 1), {ess_below = 0.5} (a share in (0, 1]), "every_step" or '
+    '"never"',
+    size_of: 'a whole number, or "start..most" such as "4..32"',
+}
 
 
 def _checked_ranges(table: BaseModel) -> BaseModel:
@@ -77,11 +79,11 @@ def _checked_ranges(table: BaseModel) -> BaseModel:
     return table
 
 
-_TYPES = get_type_hints(AmcSettings) | {
-    "n_particles": Annotated[Any, BeforeValidator(_checked_size)],
-    "resample": Annotated[Any, BeforeValidator(_checked_schedule)],
-    "beta": Annotated[float, WrapValidator(lambda value, check: value if value == "auto" else check(value))],
-}
+_HINTS = get_type_hints(AmcSettings)
+_TYPES: dict[str, Any] = {
+    name: Annotated[Any, BeforeValidator(_checked_form(reads))] if (reads := field.metadata["reads"]) else _HINTS[name]
+    for name, field in FILE_FIELDS.items()
+} | {"beta": Annotated[float, WrapValidator(lambda value, check: value if value == "auto" else check(value))]}
 _OPTIONAL: dict[str, Any] = {name: (kind | None, None) for name, kind in _TYPES.items()}
 if TYPE_CHECKING:
     AmcTable = Any
@@ -89,7 +91,7 @@ else:
     AmcTable = create_model(
         "AmcTable",
         __base__=_Table,
-        __doc__="`[amc]`: the fields of `AmcSettings`, each optional. Schedules and sizes keep the form of the file.",
+        __doc__="`[amc]`: fields of `AmcSettings`, each optional. Schedules and sizes keep the form of the file.",
         __validators__={"check_ranges": model_validator(mode="after")(_checked_ranges)},
         **_OPTIONAL,
     )

@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from amc_agents import AtSteps, EveryStep, amc, text_agent
+from amc_agents import AmcSettings, AtSteps, EveryStep, amc, text_agent
 from amc_agents.critics.render import Batch
 from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
@@ -74,7 +74,7 @@ def record(n_tasks: int, first: int, resample: Schedule) -> list[list[Call]]:
 
         graph = amc(
             text_agent(EmbeddedChatModel(temperature=0.8)), recorder, n_particles=15, resample=resample, horizon=20,
-            environment=environment, hide_rewards=True, beta=0.1, seed=number,
+            environment=environment, settings=AmcSettings(hide_rewards=True), beta=0.1, seed=number,
         )  # fmt: skip
         graph.run({"messages": [("user", task.instruction)]})
         played.append(recorder.calls)

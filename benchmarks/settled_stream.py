@@ -23,6 +23,7 @@ import numpy as np
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+from amc_agents import AmcSettings
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.settings import Emission
@@ -73,7 +74,7 @@ async def watch(agent: Any, case: tuple[int, Schedule, float], emit: Emission, s
     n_particles, schedule, beta = case
     worlds = iter(np.random.default_rng(seed).spawn(n_particles))
     graph = amc(agent, environment=lambda state: (Seeded(next(worlds)), TASK), n_particles=n_particles,
-                resample=schedule, beta=beta, horizon=T + 1, seed=seed, emit=emit)  # fmt: skip
+                resample=schedule, beta=beta, horizon=T + 1, seed=seed, settings=AmcSettings(emit=emit))  # fmt: skip
     started, first, early, shown = time.perf_counter(), 0.0, 0, set[str]()
     async for mode, event in graph.astream(INPUT, stream_mode=["messages", "custom"]):
         if mode == "messages":

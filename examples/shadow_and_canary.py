@@ -12,7 +12,7 @@ from typing import Any
 
 from langgraph.errors import GraphRecursionError
 
-from amc_agents import AtSteps, amc, canary, shadow, text_agent, use_environment
+from amc_agents import AmcSettings, AtSteps, amc, canary, shadow, text_agent, use_environment
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.envs.crafting.recipes import item_id
@@ -44,7 +44,7 @@ async def main(folder: str) -> None:
     await watched.aclose()
     print(f"shadow: {watched.report()}")
 
-    better = amc(AGENT, CRITIC, n_particles=3, hide_rewards=True, **SEARCH,
+    better = amc(AGENT, CRITIC, n_particles=3, settings=AmcSettings(hide_rewards=True), **SEARCH,
                  environment=lambda state: (CraftingWorld(), parse_instruction(state["messages"][0].text)))  # fmt: skip
     live = canary(AGENT, better, share=0.5, folder=f"{folder}/canary", window=0)
     await serve(live, range(6, 16))

@@ -25,6 +25,7 @@ from amc_agents.operations.importing.storing import personal_data
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Step, Task, TimeStep, Trajectory
+from tests.arguments import arguments
 from tests.scripted_http import scripted_server
 
 POLICY_KEY, CRITIC_KEY, HEADER_KEY = (f"sk-{who}-canary-0123456789abcdef" for who in ("policy", "critic", "header"))
@@ -93,8 +94,8 @@ def judge(server):
 
 def population(model, critic=None, last="there", **settings):
     return amc(
-        text_agent(model), critic, n_particles=2, resample=AtSteps(1), horizon=4, seed=0, rewards=False,
-        environment=lambda state: (Walk(last=last), Task("t", "Walk.")), **settings,
+        text_agent(model), critic, **arguments(n_particles=2, resample=AtSteps(1), horizon=4, seed=0, rewards=False,
+        environment=lambda state: (Walk(last=last), Task("t", "Walk.")), **settings),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from amc_agents import AmcSettings
 from amc_agents.logs import log, room_logger
 from amc_agents.population.wrap import amc
 from amc_agents.quoting import keep_secret
@@ -85,7 +86,7 @@ def test_a_run_is_told_at_the_levels_of_its_events(caplog):
 
     caplog.set_level(logging.DEBUG, "amc_agents")
     graph = amc(number_agent(respond), ReturnSoFar(3.0), environment=sum_world, n_particles=6, resample=AtSteps(2),
-                quorum=1, seed=0)  # fmt: skip
+                settings=AmcSettings(quorum=1), seed=0)  # fmt: skip
     run = graph.run(start())
     events = [record for record in caplog.records if hasattr(record, "event")]
     told = [(record.levelname, record.event) for record in events]

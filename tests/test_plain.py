@@ -25,6 +25,7 @@ from amc_agents.run import Run
 from amc_agents.smc import AtSteps, EveryStep
 from amc_agents.types import Task
 from amc_agents.usage import Usage
+from tests.arguments import arguments
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 
 
@@ -109,11 +110,13 @@ def run_of(n_particles=3, length=4, resample=AtSteps(2), **more):
     graph = amc(
         number_agent(),
         ReturnSoFar(),
-        environment=lambda state: sum_world(state, length),
-        n_particles=n_particles,
-        resample=resample,
-        seed=1,
-        **more,
+        **arguments(
+            environment=lambda state: sum_world(state, length),
+            n_particles=n_particles,
+            resample=resample,
+            seed=1,
+            **more,
+        ),
     )
     return graph.run(start())
 

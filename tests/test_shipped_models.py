@@ -16,6 +16,7 @@ from amc_agents.envs.workshop import WorkshopWorld
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.tokenizers import WordTokenizer
+from tests.arguments import arguments
 
 
 def dialogue(tokenizer, task):
@@ -41,7 +42,7 @@ def test_the_policys_logits_are_those_of_transformers():
 async def play(task, temperature, critic="uniform", **settings):
     settings = {"resample": Never(), "horizon": 20, "seed": 1} | settings
     policy = text_agent(EmbeddedChatModel(temperature=temperature))
-    graph = amc(policy, critic, environment=lambda state: (CraftingWorld(), task), **settings)
+    graph = amc(policy, critic, **arguments(environment=lambda state: (CraftingWorld(), task), **settings))
     return await graph.arun({"messages": [HumanMessage(task.instruction)]})
 
 

@@ -185,7 +185,8 @@ class Comparison:
         """Return the agent of a run, its input, and its arguments of `amc`; the arguments are those of `model_of`."""
         arguments: dict[str, Any] = {"environment": lambda _: (self.environment(), task)}
         if method.temperatures:
-            arguments["proposals"] = [{_TEMPERATURE.id: f"{each:g}"} for each in method.temperatures]
+            proposals = [{_TEMPERATURE.id: f"{each:g}"} for each in method.temperatures]
+            arguments["settings"] = AmcSettings(proposals=proposals)
         return Played(self.agent(self.model_of(method, task, sink)), arguments, self.input_of(method, task))
 
     def input_of(self, method: Method, task: Task) -> Mapping[str, Any]:

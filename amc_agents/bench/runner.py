@@ -32,6 +32,7 @@ from amc_agents.population.features.watchers import watched_as
 from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.runtime.deciding import Sink
+from amc_agents.settings import AmcSettings
 from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 
@@ -160,21 +161,25 @@ async def _play(comparison: Comparison, seed: int, task: Task, method: Method, s
     """Play a run of particles."""
     critic = comparison.critic_of(method)
     played = comparison.played(method, task, sink)
+    arguments = {"settings": AmcSettings(), **played.arguments}
     graph = amc(
         played.agent,
         "uniform" if method.decision else critic,
         n_particles=comparison.size_of(method),
         resample=method.resample,
         beta=method.beta,
-        success_reward=method.success_reward,
-        hide_rewards=method.hide_rewards,
-        scheme=method.scheme,
-        finished=method.finished,
         stop_at=method.stop_at,
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
-        config=Config(),  # The stored settings alone determine a comparison, not the environment variables.
-        **played.arguments,
+        settings=replace(
+            arguments.pop("settings"),
+            success_reward=method.success_reward,
+            hide_rewards=method.hide_rewards,
+            scheme=method.scheme,
+            finished=method.finished,
+            config=Config(),  # The stored settings alone determine a comparison, not the environment variables.
+        ),
+        **arguments,
     )
     return await graph.arun(played.input)
 

@@ -64,6 +64,7 @@ def searching_graph(
     """Wrap a compiled graph with the flags' settings; return a graph of amc() unchanged, and refuse flags for it."""
     from amc_agents.population.graph import AmcGraph
     from amc_agents.population.wrap import amc
+    from amc_agents.settings import AmcSettings
     from amc_agents.smc import AtSteps
 
     if not isinstance(graph, AmcGraph):
@@ -72,7 +73,7 @@ def searching_graph(
             n_particles=None if particles is None else particles_of(particles),
             beta=beta_of(beta),
             resample=None if steps is None else AtSteps(*steps_of("--steps", steps)),
-            config=config,
+            settings=AmcSettings(config=config),
         )
     flags = {"--particles": particles, "--beta": beta, "--steps": steps, "--config": config}
     given = [flag for flag, value in flags.items() if value is not None]

@@ -214,7 +214,8 @@ def _print_next(
     best = _deployed(tuning)
     if best is not None:
         console.print(
-            f"Use the settings: amc(make_agent({best.tuned.temperature:g}), ..., config={str(files[1])!r})",
+            f"Use the settings: amc(make_agent({best.tuned.temperature:g}), ..., "
+            f"settings=AmcSettings(config={str(files[1])!r}))",
             soft_wrap=True,
         )
 

@@ -13,9 +13,8 @@ from amc_agents.critics.adapting import real_number
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.population.particle import Particle, State
 from amc_agents.quoting import quoted
+from amc_agents.settings import RewardSource
 
-RewardSource = Literal["world", "function", "both"]
-"""The rewards of the worlds, those of `reward=`, or their sum."""
 RewardFunction = Callable[[State], float | Awaitable[float]]
 """Computes the return so far from the agent's state."""
 

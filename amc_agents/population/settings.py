@@ -10,14 +10,13 @@ from typing import Any
 from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
-from amc_agents.population.feature import Feature
 from amc_agents.population.particle import State, TrajectoryFunction
-from amc_agents.population.rewards import RewardFunction, RewardSource
+from amc_agents.population.rewards import RewardFunction
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
 from amc_agents.runtime.calls import CriticChoice
-from amc_agents.settings import AmcSettings, OnCriticError, Select, require_literal, schedule_of, size_of
+from amc_agents.settings import FILE_FIELDS, AmcSettings, RewardSource, Select
 from amc_agents.smc import Adaptive, Never
 
 Proposal = Mapping[str, Any]
@@ -59,15 +58,10 @@ def checked_proposals(proposals: Sequence[Proposal] | None, n_particles: int) ->
 class Settings(AmcSettings):
     """How a population is run: the settings of `amc()`, and where critic and rewards come from."""
 
-    on_critic_error: OnCriticError = "raise"
     rewards: RewardSource | None = "world"
     """Source of the rewards; None: the run has no rewards."""
-    hide_rewards: bool = False
-    """The run may not use the rewards."""
     budget: Budget | None = None
     """Limits for all requests of the runs that share it; None: no limit."""
-    features: Sequence[Callable[[], Feature]] = ()
-    """Further features of a run: each is called to make one, such as a subclass of `Feature`."""
     proposals: Sequence[Proposal] = ()
     """Settings of the agent that differ between particles; empty: they do not differ."""
     critic: str = "uniform"
@@ -76,22 +70,25 @@ class Settings(AmcSettings):
     """Place that named it: "context", "configurable", "constructor", "AMC_CRITIC", the config file, or "default"."""
 
     @classmethod
-    def chosen(cls, config: Config, arguments: Mapping[str, Any], **fixed: Any) -> Settings:
-        """Resolve the settings: arguments before the configuration file before the defaults.
+    def chosen(
+        cls, config: Config, arguments: Mapping[str, Any], settings: AmcSettings | None = None, **fixed: Any
+    ) -> Settings:
+        """Resolve the settings: arguments before `settings` before the configuration file before the defaults.
 
         Args:
             config: the configuration file.
             arguments: arguments of `amc`; None: not given.
+            settings: its `settings=`; a field that has its default is not given.
             fixed: settings that a file cannot contain.
         """
         from_file = config.amc.model_dump(exclude_none=True)
         if config.on_critic_error is not None:
             from_file["on_critic_error"] = config.on_critic_error
-        if "resample" in from_file:
-            from_file["resample"] = schedule_of(from_file["resample"])
-        if "n_particles" in from_file:
-            from_file["n_particles"] = size_of(from_file["n_particles"])
-        given = {name: value for name, value in arguments.items() if value is not None}
+        for name, field_ in FILE_FIELDS.items():
+            if name in from_file and (reads := field_.metadata["reads"]) is not None:
+                from_file[name] = reads(from_file[name])
+        given = settings.given() if settings is not None else {}
+        given |= {name: value for name, value in arguments.items() if value is not None}
         try:
             return cls(**{**from_file, **given, **fixed})
         except ConfigurationError as error:
@@ -118,7 +115,6 @@ class Settings(AmcSettings):
                     f"features must be classes or functions that make a Feature for each run, got {quoted(make)}: give "
                     "the class, or a functools.partial of it"
                 )
-        require_literal("on_critic_error", self.on_critic_error, OnCriticError)
         if self.rewards_observed:
             return
         if self.select == "return":

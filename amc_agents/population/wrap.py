@@ -9,28 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Checkpointer
 
 from amc_agents.budget import Budget
-from amc_agents.config import ConfigLike, configured
+from amc_agents.config import configured
 from amc_agents.critics.adapting import CriticLike
 from amc_agents.critics.uses import for_amc
+from amc_agents.errors import ConfigurationError
 from amc_agents.population.graph import AmcGraph
 from amc_agents.population.nodes import BothWays, Nodes, RunState, restarting
-from amc_agents.population.particle import TrajectoryFunction
-from amc_agents.population.rewards import RewardFunction, RewardSource, reward_source
-from amc_agents.population.settings import EnvironmentFunction, Proposal, Settings, WrappedAgent, checked_proposals
+from amc_agents.population.rewards import RewardFunction, reward_source
+from amc_agents.population.settings import EnvironmentFunction, Settings, WrappedAgent, checked_proposals
+from amc_agents.quoting import quoted
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.calls import CriticChoice, OfferedCritics
 from amc_agents.runtime.contract import patient
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.known_models import pass_caches_by
-from amc_agents.settings import DEFAULTS, SETTING_NAMES, Beta, Emission, Finished, OnCriticError, Select
+from amc_agents.settings import DEFAULTS, AmcSettings, Beta, Select
 from amc_agents.smc import Adaptive, Schedule
 
 
@@ -41,33 +42,21 @@ def amc(
     critics: OfferedCritics | None = None,
     n_particles: int | Adaptive | None = None,
     resample: Schedule | None = None,
-    scheme: str | None = None,
     beta: Beta | None = None,
-    success_reward: float | None = None,
     environment: EnvironmentFunction | None = None,
     reward: RewardFunction | None = None,
-    rewards: RewardSource | Literal[False] | None = None,
-    hide_rewards: bool = False,
     select: Select | None = None,
-    finished: Finished | None = None,
     horizon: int | None = None,
     stop_at: float | None = None,
-    quorum: int | None = None,
     step_timeout: float | None = None,
-    run_timeout: float | None = None,
-    durable_every: int | None = None,
     budget: Budget | None = None,
     seed: int | None = None,
-    emit: Emission | None = None,
-    on_critic_error: OnCriticError | None = None,
     step_after: str | Sequence[str] | None = None,
     tools: Mapping[str, Effect] | None = None,
     stateless_tools: bool = False,
-    proposals: Sequence[Proposal] | None = None,
-    trajectory: TrajectoryFunction | None = None,
     checkpointer: Checkpointer = None,
     name: str | None = None,
-    config: ConfigLike | None = None,
+    settings: AmcSettings | None = None,
 ) -> AmcGraph:
     """Run a compiled LangGraph agent as N particles, weighted and resampled by a critic (AMC, Algorithm 1).
 
@@ -75,7 +64,7 @@ def amc(
     `graph.run(input)` returns the whole `Run`.
 
     A setting that is not given comes from the configuration file (docs/configuration.md), or else has the default of
-    `amc_agents.settings.AmcSettings`. `help(amc)` lists the defaults at its end.
+    `AmcSettings`. `help(amc)` lists the defaults at its end.
 
     Args:
         agent: a compiled graph, with or without tools.
@@ -90,50 +79,28 @@ def amc(
         n_particles: N, number of trajectories that run side by side. `Adaptive(start=4, most=32)` starts with few, adds
             more at each resampling point where the answer is undecided, and ends when it is decided.
         resample: when particles are weighed and resampled; `Never()` is Best-of-N.
-        scheme: "systematic", "stratified", "residual" or "multinomial" (the paper's).
         beta: temperature of the target pi* ~ pi exp(R / beta), in the agent's reward units. "auto": that of a critic
             trained for one (eq. 5); otherwise chosen at the first weighing where values differ by more than the
             critic's resolution, so that the effective sample size falls to half, and recorded as `run.beta`; log Z is
             then not known.
-        success_reward: states that the return is always 0 or this number (success). The critic then predicts a
-            probability of success, eq. 5 holds exactly, and small probabilities are weighed by their ratio. None: any
-            return is possible.
         environment: creates (Environment, Task) from the agent's input. Every particle gets its own world, which its
             tools reach by `current_environment()` and from which rewards come. A world that only keeps particles apart
             is a `Forkable`, alone or with a Task; the run then sees no rewards.
         reward: computes the return so far from the agent's state.
-        rewards: which rewards count if both `environment` and `reward` are given: "world", "function", or "both" for
-            their sum. False: the worlds have no rewards. Default: the only available source.
-        hide_rewards: run without reading rewards, so that the same selection is possible in production.
         select: criterion of the answer: the best "return", "value" (by the critic) or "weight" (as in the paper;
             retired particles compete with the absolute weight at which they were retired), or a "sample" from the
             weighted particles. None: "return" if rewards are seen, else "value".
-        finished: "retire" takes finished particles out with their weight and gives their slots to live particles;
-            "keep" resamples them with the others.
         horizon: maximum number of steps of a particle; no future return is predicted there.
         stop_at: return at which the run may end early. None: never.
-        quorum: minimum number of particles that must not fail. None: half of them.
         step_timeout: time limit in seconds for a particle's step, `reward=` included: a particle that exceeds it has
             failed, and the run continues. It also limits a critic call, whose failure is handled by `on_critic_error`.
             None: no limit.
-        run_timeout: time limit in seconds for the whole run. When it passes, the best finished trajectory is the
-            answer, with a note and without log Z; `RunTimedOut` is raised if no particle has finished. None: no limit.
-        durable_every: maximum number of steps between two durable points, from which a run with a checkpointer goes on
-            after a crash. Particles wait for each other there, and the result does not change. None: points only where
-            particles are weighed, hence none under `Never()` before the end.
         budget: limits of tokens, dollars, calls and seconds for the policy, the critic and all other models, shared by
             all calls of the graph and by whatever else the `Budget` is given to. No request is made that could exceed
             it. At its end, the best finished trajectory is the answer, with a note and without log Z;
             `BudgetExhausted` is raised if no particle could finish. None: no limit.
         seed: seed of resampling, of worlds, and of models that draw from the particle's random stream. None: drawn at
             random and recorded.
-        emit: when `stream_mode="messages"` shows the answer's messages: at the "end" of the run, or "settled": each as
-            soon as every particle that can still become the answer shares it, and token by token while only one
-            particle is left. "all": at the end, too, but `astream_events` shows the events of every particle as they
-            happen, with `particle` in their metadata, instead of those of the answer.
-        on_critic_error: "raise" (default), or "uniform": keep the weights when the critic fails in any way, and add a
-            note to the run. Values are NaN there; `select="value"` takes the best known value, or the largest weight
-            if no value is known.
         step_after: the node or nodes after which the agent pauses; a pause ends a step. Default: the nodes that hold a
             ToolNode or are named "tools".
         tools: effects of tools and of hand-written pausing nodes, by name: "read" (may be repeated without harm),
@@ -141,52 +108,61 @@ def amc(
             reality: the particles wait before it, and only the selected one makes the call) or `Deferred(...)` (a
             commit that `run.commit` makes after the search). `@effect` declares the same at a tool.
         stateless_tools: treat all tools and nodes without a declared effect as "read".
-        proposals: settings of the agent that differ between particles: values in its `configurable`, such as
-            [{"temperature": 0.5}, {"temperature": 0.9}] for a model with a configurable temperature. Particle i begins
-            with number i modulo their number, and its offspring keep it. The target's prior is then the mixture of
-            the proposals. Default: the particles do not differ.
-        trajectory: builds what the critic sees from an agent's state, for agents whose state has no `messages`.
         checkpointer: for the outer graph (a conversation's memory). Default: the agent's own. A `Restorable` world
             without `reset` then goes on: each turn starts from the previous winner's. A call whose `configurable` has
             `"amc_new_world": True` starts from a new world.
         name: name of the graph for supervisors, swarms and `as_tool()`. Default: the agent's own.
-        config: path of the configuration file, or a `Config`; `Config()` is empty. Default: the file named by
-            AMC_CONFIG.
+        settings: all other settings, such as `AmcSettings(run_timeout=60, finished="keep")`; an argument precedes a
+            field of the same name.
 
     Raises:
         AgentContractError: the agent cannot be run as particles.
         ConfigurationError: a setting is invalid; also at the first call that has neither a critic nor rewards.
     """
-    arguments = locals()  # The first statement, so that only the arguments are in it.
-    contract.check_agent(agent, gives_trajectory=trajectory is not None)
+    settings = AmcSettings() if settings is None else settings
+    if not isinstance(settings, AmcSettings):
+        raise ConfigurationError(
+            f"settings= takes an AmcSettings, such as AmcSettings(run_timeout=60), got {quoted(settings)}"
+        )
+    arguments = {
+        "n_particles": n_particles,
+        "resample": resample,
+        "beta": beta,
+        "select": select,
+        "horizon": horizon,
+        "stop_at": stop_at,
+        "step_timeout": step_timeout,
+        "seed": seed,
+    }
+    contract.check_agent(agent, gives_trajectory=settings.trajectory is not None)
     pausing = contract.pausing_nodes(agent, step_after)
     effects = contract.check_effects(
         agent, pausing, tools or {}, stateless_tools=stateless_tools, has_world=environment is not None
     )
-    config = configured(config)
-    settings = Settings.chosen(
+    config = configured(settings.config)
+    chosen = Settings.chosen(
         config,
-        {name: arguments[name] for name in (*SETTING_NAMES, "on_critic_error")},
+        arguments,
+        settings,
         budget=budget,
-        rewards=reward_source(rewards, has_world=environment is not None, has_function=reward is not None),
-        hide_rewards=hide_rewards,
+        rewards=reward_source(settings.rewards, has_world=environment is not None, has_function=reward is not None),
     )
-    settings = replace(settings, proposals=checked_proposals(proposals, settings.start_size))
+    chosen = replace(chosen, proposals=checked_proposals(settings.proposals, chosen.start_size))
     acting = {name for name, kind in {**effects.tools, **(tools or {})}.items() if kind != "read"}
     wrapped = WrappedAgent(
         agent=patient(agent, acting | effects.commit_nodes.keys()),
-        settings=settings,
+        settings=chosen,
         critics=CriticChoice(
             critic,
             config,
-            lambda any_critic: for_amc(any_critic, beta=settings.beta, success_reward=settings.success_reward),
+            lambda any_critic: for_amc(any_critic, beta=chosen.beta, success_reward=chosen.success_reward),
             critics,
         ),
         step_after=pausing,
         environment=environment,
         reward=reward,
-        rewards_named=rewards is not None,
-        trajectory=trajectory,
+        rewards_named=settings.rewards is not None,
+        trajectory=settings.trajectory,
         effects=effects,
         prices=config.price_list(),
     )

@@ -10,6 +10,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
 from amc_agents.runtime.effects import attempts_of
+from amc_agents.settings import AmcSettings
 from amc_agents.smc import Never
 from amc_agents.training.dataset import (
     LoggedTrajectory,
@@ -161,8 +163,9 @@ async def independent_trajectories(
         seed: seed of the run.
         **options: other arguments of `amc`.
     """
+    settings = replace(options.pop("settings", AmcSettings()), config=Config())
     graph = amc(
-        agent, critic="uniform", config=Config(), n_particles=n_trajectories, resample=Never(), horizon=horizon,
+        agent, critic="uniform", settings=settings, n_particles=n_trajectories, resample=Never(), horizon=horizon,
         seed=seed, **options,
     )  # fmt: skip
     run = await graph.arun(given)

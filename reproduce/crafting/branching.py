@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents import amc
+from amc_agents import AmcSettings, amc
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.smc import Adaptive, AtSteps
@@ -96,10 +96,17 @@ class Branching:
             # All weights are equal, so every particle gets two offspring where the population doubles. A chosen beta
             # would wait for values that differ before it splits.
             graph = amc(
-                agent, critic="uniform", config=Config(), n_particles=Adaptive(starts, n_trajectories),
-                resample=self.schedule(horizon, seed), hide_rewards=True, beta=1.0, finished="keep", select="weight",
-                horizon=horizon, seed=seed, environment=lambda state: (environment(), task),
-            )  # fmt: skip
+                agent,
+                critic="uniform",
+                settings=AmcSettings(config=Config(), hide_rewards=True, finished="keep"),
+                n_particles=Adaptive(starts, n_trajectories),
+                resample=self.schedule(horizon, seed),
+                beta=1.0,
+                select="weight",
+                horizon=horizon,
+                seed=seed,
+                environment=lambda state: (environment(), task),
+            )
             run = await graph.arun({"messages": [("user", task.instruction)]})
             await run.aclose()
             trajectories = run.population.trajectories

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amc_agents import AtSteps, Task, Trajectory, amc, parse_critic, text_agent
+from amc_agents import AmcSettings, AtSteps, Task, Trajectory, amc, parse_critic, text_agent
 from amc_agents.bench.runner import run_seed
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.files import JsonLinesFile
@@ -59,9 +59,13 @@ def arms() -> dict[str, Any]:
 async def play(agent: Any, arm: str, settings: Any, task: Task, seed: int) -> list[Any]:
     """Run one arm on one task."""
     graph = amc(
-        agent, **settings, environment=lambda _: (CraftingWorld(), task), hide_rewards=True, horizon=HORIZON,
+        agent,
+        **settings,
+        environment=lambda _: (CraftingWorld(), task),
+        settings=AmcSettings(hide_rewards=True),
+        horizon=HORIZON,
         seed=run_seed(seed, task.id, arm),
-    )  # fmt: skip
+    )
     run = await graph.arun({"messages": [("user", task.instruction)]})
     await run.aclose()
     value = float(run.population.values[run.best_index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,13 @@ def test_tune_writes_a_configuration_for_amc(command, own, tmp_path):
     agent = load_own_agent(own)
     graph = agent.make_agent(0.5)
     task = Task("t", "Say.", {"ones": 1})
-    arguments = agent.arguments_for(task, graph)
-    run = amc(graph, config="tuning/amc.toml", seed=0, **arguments).run(agent.input_of(task))
+    given = agent.arguments_for(task, graph)
+    settings = replace(given.pop("settings"), config="tuning/amc.toml")
+    run = amc(graph, settings=settings, seed=0, **given).run(agent.input_of(task))
     assert run.config["horizon"] == 6
     assert run.config["beta"] == chosen["chosen"]["amc-hidden"]["beta"]
     assert f"amc bench {own} --tasks tasks.jsonl --critic {critic} --tuned tuning/tuning.json" in out
-    assert "amc(make_agent(0.5), ..., config='tuning/amc.toml')" in out
+    assert "amc(make_agent(0.5), ..., settings=AmcSettings(config='tuning/amc.toml'))" in out
     code, out, err = command("bench", own, "--out", "r", *SMALL, "--critic", critic, "--tuned", "tuning/tuning.json",
                              "--particles", "2", "--methods", "amc-hidden")  # fmt: skip
     assert code == 0, err

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from amc_agents import AmcSettings
 from amc_agents.critics.adapting import adapted, name_of
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import for_lac, nature_of
@@ -84,7 +85,14 @@ async def test_functions_and_objects_are_critics_sync_or_async(critic):
 @pytest.mark.thorough
 @pytest.mark.parametrize("critic", ACCEPTED.values(), ids=ACCEPTED)
 def test_amc_takes_them(critic):
-    graph = amc(number_agent(), critic, environment=sum_world, hide_rewards=True, n_particles=3, resample=AtSteps(2))
+    graph = amc(
+        number_agent(),
+        critic,
+        environment=sum_world,
+        settings=AmcSettings(hide_rewards=True),
+        n_particles=3,
+        resample=AtSteps(2),
+    )
     run = graph.run(start())
     assert run.history[0].values.tolist() == [2.0] * 3
     assert run.config["critic"] == name_of(critic)

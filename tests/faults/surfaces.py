@@ -23,7 +23,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.store.memory import InMemoryStore
 
-from amc_agents import ActorCritic, AtSteps, CritiqueRefine, amc, text_agent
+from amc_agents import ActorCritic, AmcSettings, AtSteps, CritiqueRefine, amc, text_agent
 from amc_agents.bench.methods import Tuned, amc_hidden
 from amc_agents.bench.runner import compare
 from amc_agents.bench.tuning import Grid, tune
@@ -145,8 +145,7 @@ async def population(critic: Any, on_error: str, agent: Any = None) -> Seen:
     """A run of particles that weighs twice."""
     graph = amc(
         agent or number_agent(), critic, beta=0.5, environment=sum_world, n_particles=N, resample=AtSteps(1, 3), seed=3,
-        hide_rewards=True, on_critic_error=on_error, quorum=1,
-    )  # fmt: skip
+        settings=AmcSettings(hide_rewards=True, on_critic_error=on_error, quorum=1), )  # fmt: skip
     with paid_by(critic):
         run = await graph.arun(start())
     await run.aclose()
@@ -287,7 +286,7 @@ class ServedWorld:
 async def amc_world(proxy: Wire, limits: Limits, on_error: str) -> Seen:
     graph = amc(
         number_agent(), ReturnSoFar(), environment=lambda state: (ServedWorld(proxy, limits), TASK), n_particles=N,
-        resample=AtSteps(2), seed=3, beta=5.0, quorum=1,
+        resample=AtSteps(2), seed=3, beta=5.0, settings=AmcSettings(quorum=1),
     )  # fmt: skip
     CountedWorld.open = 0
     try:

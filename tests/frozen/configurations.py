@@ -25,6 +25,7 @@ from langgraph.types import Command
 
 from amc_agents import (
     Adaptive,
+    AmcSettings,
     AtSteps,
     Budget,
     Deferred,
@@ -39,6 +40,7 @@ from amc_agents import (
 from amc_agents.envs import ReplayFork
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
+from tests.arguments import arguments
 from tests.frozen.parts import (
     EFFECTS,
     START,
@@ -88,7 +90,11 @@ def simple(name: str, critic: Any = None, agent: Any = None, way: str = "astream
     def play() -> Record:
         given = {"environment": counter(), "n_particles": 6, "resample": AtSteps(2), "beta": 1.0, "seed": 3, **settings}
         made = {key: value() if key in ("budget", "store") else value for key, value in given.items()}
-        graph = amc(digit_agent() if agent is None else agent(), LastReward() if critic is None else critic(), **made)
+        graph = amc(
+            digit_agent() if agent is None else agent(),
+            LastReward() if critic is None else critic(),
+            **arguments(**made),
+        )
         return Heard(graph, START, way).record()
 
     CONFIGURATIONS[name] = play
@@ -176,7 +182,7 @@ def deadline() -> Record:
 
     async def play() -> Record:
         graph = amc(digit_agent(), environment=lambda state: (Sleeps(), TASK), n_particles=6, resample=Never(),
-                    beta=1.0, seed=3, run_timeout=60)  # fmt: skip
+                    beta=1.0, seed=3, settings=AmcSettings(run_timeout=60))  # fmt: skip
         async with await graph.arun(START) as run:
             return run_record(run)
 
@@ -211,11 +217,13 @@ def errors() -> Record:
     given: dict[str, Any] = {"environment": counter(), "n_particles": 4, "seed": 3, "resample": AtSteps(2)}
     failing = digit_agent(lambda messages: ConnectionError("the model is down"))
     graphs = {
-        "no particle is left": amc(failing, **given),
-        "the critic fails": amc(digit_agent(), LastDigit(fails_at={1}), **given),
-        "the budget ends first": amc(digit_agent(), budget=Budget(calls=3), **given),
+        "no particle is left": amc(failing, **arguments(**given)),
+        "the critic fails": amc(digit_agent(), LastDigit(fails_at={1}), **arguments(**given)),
+        "the budget ends first": amc(digit_agent(), **arguments(budget=Budget(calls=3), **given)),
         "a world that cannot fork": amc(
-            digit_agent(), FirstSlot(), **{**given, "environment": lambda state: (Unforkable(), TASK)}, beta=0.125
+            digit_agent(),
+            FirstSlot(),
+            **arguments(**{**given, "environment": lambda state: (Unforkable(), TASK)}, beta=0.125),
         ),
     }
     record = {}
@@ -270,7 +278,7 @@ def broken_off(way: str, fails_at: int, agent: Any = None, **settings: Any) -> R
     saver = InMemorySaver()
     given = {"environment": counter(length=6), "n_particles": 5, "resample": AtSteps(2, 4), "beta": 1.0, "seed": 3}
     critic = LastDigit(fails_at={fails_at})
-    graph = amc(agent or digit_agent(), critic, checkpointer=saver, **{**given, **settings})
+    graph = amc(agent or digit_agent(), critic, **arguments(checkpointer=saver, **{**given, **settings}))
     with pytest.raises(Exception, match="the machine dies"):
         Heard(graph, START, way, THREAD)
     before = points(graph, saver)
@@ -341,7 +349,7 @@ def durable_killed_process() -> Record:
 def shop(critic: Any = prefers_large_refunds, respond: Any = clerk, way: str = "astream", **settings: Any) -> Record:
     done: list[str] = []
     given = {"n_particles": 6, "resample": AtSteps(2), "tools": EFFECTS, "seed": 1, "beta": 1.0, **settings}
-    graph = amc(create_agent(ScriptedChatModel(respond=respond), shop_tools(done)), critic, **given)
+    graph = amc(create_agent(ScriptedChatModel(respond=respond), shop_tools(done)), critic, **arguments(**given))
     return {**Heard(graph, START, way).record(), "done": done}
 
 
@@ -408,9 +416,16 @@ def proposals() -> Record:
             f"Thought: {config['configurable'].get('mood', '')}\nAction: {config['configurable']['digit']}"
         )
 
-    graph = amc(text_agent(RunnableLambda(speak)), LastReward(), environment=counter(), seed=1, n_particles=6,
-                proposals=[{"digit": 1}, {"digit": 2, "mood": "glad"}, {"digit": 7}], resample=EveryStep(),
-                beta=0.5)  # fmt: skip
+    graph = amc(
+        text_agent(RunnableLambda(speak)),
+        LastReward(),
+        environment=counter(),
+        seed=1,
+        n_particles=6,
+        settings=AmcSettings(proposals=[{"digit": 1}, {"digit": 2, "mood": "glad"}, {"digit": 7}]),
+        resample=EveryStep(),
+        beta=0.5,
+    )
     return Heard(graph, START).record()
 
 

@@ -20,6 +20,7 @@ from langgraph.store.memory import InMemoryStore
 
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
+from tests.arguments import arguments
 from tests.like_plain.canonical import canonical, merged, unnamed
 
 
@@ -144,11 +145,13 @@ async def _played(scenario: Scenario, case: Case, n_particles: int | None) -> Pl
                 agent = amc(
                     agent,
                     _prefers_the_first,
-                    n_particles=n_particles,
-                    quorum=n_particles,
-                    resample=AtSteps(1, 2),
-                    stateless_tools="tools" not in scenario.wrapped,
-                    **scenario.wrapped,
+                    **arguments(
+                        n_particles=n_particles,
+                        quorum=n_particles,
+                        resample=AtSteps(1, 2),
+                        stateless_tools="tools" not in scenario.wrapped,
+                        **scenario.wrapped,
+                    ),
                 )
         except Exception as error:
             played.results.append(_raised(error))

@@ -17,6 +17,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from pydantic import BaseModel
 
+from amc_agents import AmcSettings
 from amc_agents.errors import AgentContractError
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
@@ -109,7 +110,7 @@ def test_an_agent_without_messages_needs_a_trajectory_function():
         return Trajectory(Task("t", "walk"), tuple(Step(str(p)) for p in state["path"]))
 
     critic = ReturnSoFar()
-    run = amc(agent, critic, n_particles=2, resample=AtSteps(2), beta=1.0, trajectory=trajectory,
+    run = amc(agent, critic, n_particles=2, resample=AtSteps(2), beta=1.0, settings=AmcSettings(trajectory=trajectory),
               reward=lambda state: float(len(state["path"]))).run({"path": []})  # fmt: skip
     assert critic.batches == [[2, 2]]
     assert run.history[0].ancestors is not None

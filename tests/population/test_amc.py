@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from langchain.agents import create_agent
 
+from amc_agents import AmcSettings
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError, QuorumLost
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import (
     TASK,
     ReturnSoFar,
@@ -55,14 +57,14 @@ async def test_invoke_returns_the_best_particles_output():
 
 def test_sync_equals_async_with_a_seed():
     settings = {"environment": sum_world, "n_particles": 5, "resample": AtSteps(1, 2), "beta": 1.0}
-    graph = amc(number_agent(), ReturnSoFar(), seed=8, **settings)
+    graph = amc(number_agent(), ReturnSoFar(), **arguments(seed=8, **settings))
     sync, by_loop = graph.run(start()), asyncio.run(graph.arun(start()))
     assert [trajectory.return_ for trajectory in sync.population.trajectories] == [
         trajectory.return_ for trajectory in by_loop.population.trajectories
     ]
     assert sync.log_evidence == by_loop.log_evidence
     np.testing.assert_array_equal(sync.history[0].ancestors, by_loop.history[0].ancestors)
-    other = amc(number_agent(), ReturnSoFar(), seed=9, **settings)
+    other = amc(number_agent(), ReturnSoFar(), **arguments(seed=9, **settings))
     assert other.run(start()).log_evidence != sync.log_evidence
 
 
@@ -89,8 +91,11 @@ async def test_invoke_works_inside_a_running_event_loop():
 
 def test_select_by_each_rule():
     def run(select, **settings):
-        return amc(number_agent(), ReturnSoFar(0.1), environment=sum_world, n_particles=5, select=select, seed=2,
-                   **settings).run(start())  # fmt: skip
+        return amc(
+            number_agent(),
+            ReturnSoFar(0.1),
+            **arguments(environment=sum_world, n_particles=5, select=select, seed=2, **settings),
+        ).run(start())
 
     by_return = run("return")
     assert by_return.best.return_ == max(trajectory.return_ for trajectory in by_return.population.trajectories)
@@ -164,9 +169,14 @@ def test_a_failed_particle_has_weight_zero_and_the_run_continues():
         answer = digits(messages)
         return RuntimeError("model down") if answer.endswith(("7", "8", "9")) and len(messages) == 3 else answer
 
-    run = amc(number_agent(respond), environment=sum_world, n_particles=10, quorum=1, resample=Never(), seed=4).run(
-        start()
-    )
+    run = amc(
+        number_agent(respond),
+        environment=sum_world,
+        n_particles=10,
+        settings=AmcSettings(quorum=1),
+        resample=Never(),
+        seed=4,
+    ).run(start())
     failed = np.array(run.population.failed)
     assert 0 < failed.sum() < 10
     assert np.all(np.isneginf(run.population.log_weights[failed]))
@@ -189,9 +199,14 @@ def test_below_the_quorum_all_causes_are_raised_and_long_ones_are_shortened():
         answer = digits(messages)
         return RuntimeError(f"{answer[-1]} is too many " + "x" * 10_000) if answer[-1] in "56789" else answer
 
-    run = amc(number_agent(sometimes), environment=sum_world, n_particles=30, quorum=1, resample=Never(), seed=1).run(
-        start()
-    )
+    run = amc(
+        number_agent(sometimes),
+        environment=sum_world,
+        n_particles=30,
+        settings=AmcSettings(quorum=1),
+        resample=Never(),
+        seed=1,
+    ).run(start())
     note = next(note for note in run.notes if "particles failed" in note)
     assert "is too many" in note
     assert len(note) <= 400
@@ -244,7 +259,7 @@ def test_invalid_settings_are_named():
         ({"reward": lambda s: 0.0}, "rewards=.world"),
     ]:
         with pytest.raises(ConfigurationError, match=match):
-            amc(number_agent(), environment=sum_world, **settings)
+            amc(number_agent(), **arguments(environment=sum_world, **settings))
 
 
 def test_a_run_without_critic_and_rewards_is_refused_before_the_first_model_call(monkeypatch, tmp_path):
@@ -261,7 +276,7 @@ def test_a_run_without_critic_and_rewards_is_refused_before_the_first_model_call
     ) as caught:
         graph.run(start())
     assert len(str(caught.value)) <= 400
-    blind = amc(number_agent(), environment=sum_world, hide_rewards=True, n_particles=2)
+    blind = amc(number_agent(), environment=sum_world, settings=AmcSettings(hide_rewards=True), n_particles=2)
     with pytest.raises(ConfigurationError, match="no critic is named"):
         blind.run(start())
     assert calls == []
@@ -274,7 +289,7 @@ def test_a_run_without_critic_and_rewards_is_refused_before_the_first_model_call
     places = [{"critic": "uniform"}, {"config": Config.load(file)}, {}]
     monkeypatch.setenv("AMC_CRITIC", "uniform")
     for given in places:
-        run = amc(agent, stateless_tools=True, n_particles=2, **given).run(start())
+        run = amc(agent, **arguments(stateless_tools=True, n_particles=2, **given)).run(start())
         assert run.config["critic_from"] != "default"
 
 

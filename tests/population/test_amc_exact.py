@@ -13,6 +13,7 @@ from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.enumerable import EnumerableWorld
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Task, TimeStep
+from tests.arguments import arguments
 
 pytestmark = pytest.mark.thorough
 
@@ -69,9 +70,17 @@ class Values:
 
 def graph(schedule, hidden=False, n_particles=4, **settings):
     return amc(
-        text_agent(ScriptedChatModel(respond=policy)), Values(hidden), environment=lambda state: (Tree(), TASK),
-        n_particles=n_particles, resample=schedule, beta=BETA, hide_rewards=hidden, **settings,
-    )  # fmt: skip
+        text_agent(ScriptedChatModel(respond=policy)),
+        Values(hidden),
+        **arguments(
+            environment=lambda state: (Tree(), TASK),
+            n_particles=n_particles,
+            resample=schedule,
+            beta=BETA,
+            hide_rewards=hidden,
+            **settings,
+        ),
+    )
 
 
 @pytest.mark.parametrize(

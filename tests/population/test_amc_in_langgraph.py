@@ -12,12 +12,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.runtime import Runtime
 
+from amc_agents import AmcSettings
 from amc_agents.errors import QuorumLost
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Usage
+from tests.arguments import arguments
 from tests.population.worlds import (
     TASK,
     Prefers,
@@ -31,7 +33,11 @@ from tests.population.worlds import (
 
 
 def graph(**settings):
-    return amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=4, resample=AtSteps(2), **settings)
+    return amc(
+        number_agent(),
+        ReturnSoFar(),
+        **arguments(environment=sum_world, n_particles=4, resample=AtSteps(2), **settings),
+    )
 
 
 async def test_values_and_updates_are_those_of_the_outer_graph():
@@ -199,8 +205,15 @@ def test_the_agent_may_contain_a_graph_without_a_checkpointer(node):
     builder.add_node("act", effect("read")(node))
     builder.add_edge(START, "act")
     builder.add_conditional_edges("act", lambda state: END if len(state["messages"]) > 3 else "act")
-    run = amc(builder.compile(), ReturnSoFar(), n_particles=3, quorum=3, resample=AtSteps(1), step_after=["act"],
-              reward=lambda state: 0.0).run(start())  # fmt: skip
+    run = amc(
+        builder.compile(),
+        ReturnSoFar(),
+        n_particles=3,
+        settings=AmcSettings(quorum=3),
+        resample=AtSteps(1),
+        step_after=["act"],
+        reward=lambda state: 0.0,
+    ).run(start())
     assert [len(output["messages"]) for output in run.outputs] == [4, 4, 4]
 
 
@@ -256,8 +269,15 @@ def test_a_thread_restarts_a_run_that_broke_off(nested, asynchronous, caplog):
     class World(FailsOnce):
         failures = made = open = 0
 
-    compiled: Any = amc(number_agent(), "uniform", environment=lambda state: (World(), TASK), n_particles=2, quorum=2,
-                   resample=AtSteps(1), checkpointer=None if nested else InMemorySaver())  # fmt: skip
+    compiled: Any = amc(
+        number_agent(),
+        "uniform",
+        environment=lambda state: (World(), TASK),
+        n_particles=2,
+        settings=AmcSettings(quorum=2),
+        resample=AtSteps(1),
+        checkpointer=None if nested else InMemorySaver(),
+    )
     if nested:
         outer = StateGraph(MessagesState)
         outer.add_node("amc", compiled)
@@ -280,7 +300,7 @@ def test_a_thread_restarts_a_run_that_broke_off(nested, asynchronous, caplog):
 
 @pytest.mark.thorough
 def test_every_point_of_a_threads_history_can_be_resumed():
-    wrapped = graph(checkpointer=InMemorySaver())
+    wrapped = graph(checkpointer=InMemorySaver(), seed=1)
     config = {"configurable": {"thread_id": "t"}}
     wrapped.invoke(start(), config)
     history = list(wrapped.get_state_history(config))

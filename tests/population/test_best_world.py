@@ -23,6 +23,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import TimeStep
+from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, say_nothing, start, sum_world
 
 READ = {"say_nothing": "read"}
@@ -82,7 +83,7 @@ def words(run):
 
 def sums(**settings):
     chosen = {"environment": sum_world, "n_particles": 4, "resample": AtSteps(1), "seed": 0, **settings}
-    return amc(number_agent(), ReturnSoFar(), **chosen)
+    return amc(number_agent(), ReturnSoFar(), **arguments(**chosen))
 
 
 def until_closed(kind=SumWorld):
@@ -158,7 +159,9 @@ def test_an_archived_winner_has_its_world():
     settings = {"n_particles": 6, "finished": "keep", "resample": AtSteps(1, 2, 3), "beta": 0.5, "select": "return"}
     archived = Jackpot.open = 0
     for seed in range(10):
-        graph = amc(number_agent(), Optimist(), environment=lambda state: (Jackpot(), TASK), **settings, seed=seed)
+        graph = amc(
+            number_agent(), Optimist(), **arguments(environment=lambda state: (Jackpot(), TASK), **settings, seed=seed)
+        )
         with graph.run(start()) as run:
             if run.best_index == -1:
                 archived += 1

@@ -8,10 +8,11 @@ import pytest
 from langchain.agents import create_agent
 from langgraph.checkpoint.memory import InMemorySaver
 
-from amc_agents import smc
+from amc_agents import AmcSettings, smc
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.wrap import amc
 from amc_agents.smc import Adaptive, AtSteps, EveryStep, Never
+from tests.arguments import arguments
 from tests.population.worlds import (
     TASK,
     EndsByNine,
@@ -45,7 +46,7 @@ APART = np.linspace(0.0, 1.0, 8)
 
 def run_of(critic=None, **settings):
     given = {"environment": sum_world, "n_particles": 8, "resample": AtSteps(1, 2), "hide_rewards": True, "seed": 0}
-    return amc(number_agent(), critic or ReturnSoFar(), **given | settings).run(start())
+    return amc(number_agent(), critic or ReturnSoFar(), **arguments(**given | settings)).run(start())
 
 
 def chosen(run):
@@ -179,8 +180,8 @@ def test_a_resumed_run_goes_on_with_it(step):
 
     values = (APART * (step == 1), APART[::-1] * 3, APART * 5)
     settings = {"environment": sum_world, "n_particles": 8, "resample": EveryStep(), "hide_rewards": True, "seed": 0}
-    plain = amc(number_agent(), BySlot(*values), **settings).run(start())
-    graph = amc(number_agent(), Dies(*values), checkpointer=InMemorySaver(), **settings)
+    plain = amc(number_agent(), BySlot(*values), **arguments(**settings)).run(start())
+    graph = amc(number_agent(), Dies(*values), **arguments(checkpointer=InMemorySaver(), **settings))
     thread = {"configurable": {"thread_id": "t"}}
     with pytest.raises(Exception, match="the machine dies"):
         graph.run(start(), thread)
@@ -197,7 +198,7 @@ def test_a_replay_with_an_eq_5_model_of_another_beta_is_refused():
 
     thread = {"configurable": {"thread_id": "t"}}
     graph = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=4, resample=AtSteps(1, 2),
-                hide_rewards=True, seed=0, checkpointer=InMemorySaver())  # fmt: skip
+                settings=AmcSettings(hide_rewards=True), seed=0, checkpointer=InMemorySaver())  # fmt: skip
     assert graph.run(start(), thread).beta is not None
     first = graph.points(thread)[-1]
     with pytest.raises(ConfigurationError, match=r"for beta 0\.3 and the run has beta"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amc_agents import AtSteps, EveryStep, amc, text_agent
+from amc_agents import AmcSettings, AtSteps, EveryStep, amc, text_agent
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.prices import Price
@@ -38,8 +38,16 @@ def test_an_estimate_in_the_crafting_world_is_within_the_stated_factor():
 
 
 def test_it_is_exact_where_all_particles_are_alike():
-    graph = amc(number_agent(), ReturnSoFar(), environment=sum_world, n_particles=6, resample=EveryStep(), quorum=4,
-                stop_at=1.0, seed=1)  # fmt: skip
+    graph = amc(
+        number_agent(),
+        ReturnSoFar(),
+        environment=sum_world,
+        n_particles=6,
+        resample=EveryStep(),
+        settings=AmcSettings(quorum=4),
+        stop_at=1.0,
+        seed=1,
+    )
     estimate = graph.estimate(start())
     assert (estimate.n_particles, estimate.usage["policy"].calls) == (6, 24)
     assert SumWorld.made == 1, "a plain run has a single world"

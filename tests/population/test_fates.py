@@ -12,6 +12,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import TASK, EndsByNine, Prefers, ReturnSoFar, digits, start, sum_world
 
 
@@ -23,7 +24,7 @@ def counted(messages):
 def run_of(critic=None, model=None, **settings):
     given = {"environment": sum_world, "n_particles": 6, "resample": AtSteps(2), "beta": 1.0, "seed": 3, **settings}
     agent = text_agent(model or ScriptedChatModel(respond=counted))
-    with amc(agent, critic or ReturnSoFar(), **given).run(start()) as run:
+    with amc(agent, critic or ReturnSoFar(), **arguments(**given)).run(start()) as run:
         return run
 
 

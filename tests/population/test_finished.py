@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from langchain.agents import create_agent
 
+from amc_agents import AmcSettings
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.types import TimeStep
+from tests.arguments import arguments
 from tests.population.worlds import (
     TASK,
     EndsByNine,
@@ -45,8 +47,17 @@ class CutsAtThree(SumWorld):
 @pytest.mark.parametrize("finished", ["keep", "retire"])
 @pytest.mark.parametrize("horizon", [2, 3, 50])
 def test_a_trajectory_is_truncated_if_a_step_limit_ended_it(horizon, finished):
-    run = amc(number_agent(), ReturnSoFar(), environment=lambda s: (CutsAtThree(9), TASK), n_particles=20, beta=5.0,
-              resample=AtSteps(1, 2), horizon=horizon, finished=finished, seed=0).run(start())  # fmt: skip
+    run = amc(
+        number_agent(),
+        ReturnSoFar(),
+        environment=lambda s: (CutsAtThree(9), TASK),
+        n_particles=20,
+        beta=5.0,
+        resample=AtSteps(1, 2),
+        horizon=horizon,
+        settings=AmcSettings(finished=finished),
+        seed=0,
+    ).run(start())
     ended = [trajectory.steps[-1].action == "9" for trajectory in run.population.trajectories]
     assert 0 < sum(ended) < len(ended)
     assert all(trajectory.done for trajectory in run.population.trajectories)
@@ -63,9 +74,12 @@ def test_a_trajectory_is_truncated_if_a_step_limit_ended_it(horizon, finished):
 def test_an_agent_that_ends_by_itself_is_not_truncated():
     agent = create_agent(tool_caller(2), [say])
     settings = {"environment": lambda s: sum_world(s, 100), "n_particles": 3, "resample": Never()}
-    assert not any(trajectory.truncated for trajectory in amc(agent, **settings).run(start()).population.trajectories)
+    assert not any(
+        trajectory.truncated for trajectory in amc(agent, **arguments(**settings)).run(start()).population.trajectories
+    )
     assert all(
-        trajectory.truncated for trajectory in amc(agent, horizon=2, **settings).run(start()).population.trajectories
+        trajectory.truncated
+        for trajectory in amc(agent, **arguments(horizon=2, **settings)).run(start()).population.trajectories
     )
 
 
@@ -96,7 +110,7 @@ def test_the_best_finished_trajectory_survives_resampling():
             return np.full(len(trajectories), 1e4)
 
     run = amc(number_agent(respond), PrefersUnfinished(), environment=lambda s: (EndsAtHundred(), TASK), n_particles=12,
-              resample=AtSteps(2), finished="keep", beta=1.0, seed=1).run(start())  # fmt: skip
+              resample=AtSteps(2), settings=AmcSettings(finished="keep"), beta=1.0, seed=1).run(start())  # fmt: skip
     assert any(0 in range(12) and point.ancestors is not None for point in run.history)
     assert max(trajectory.return_ for trajectory in run.population.trajectories) < 100
     assert run.best.return_ == 100
@@ -126,7 +140,7 @@ def test_an_ess_criterion_uses_only_the_particles_that_are_resampled(finished, r
         return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
 
     run = amc(number_agent(nine_or_one), environment=lambda s: (EndsByNine(4), TASK), n_particles=8, seed=2,
-              resample=EssBelow(0.5), finished=finished, beta=1.0).run(start())  # fmt: skip
+              resample=EssBelow(0.5), settings=AmcSettings(finished=finished), beta=1.0).run(start())  # fmt: skip
     first = run.history[0]
     ended = np.array([value == 9.0 for value in first.values])
     # One or two have ended with nearly all the weight; the weights of the others are equal.
@@ -144,8 +158,16 @@ def test_a_retired_particle_can_be_selected_without_rewards():
     def nine_at_first_or_never(messages):
         return f"Action: {9 if len(messages) == 1 and particle_rng().random() < 0.2 else 1}"
 
-    run = amc(number_agent(nine_at_first_or_never), SureOfNines(), environment=lambda s: (EndsByNine(4), TASK),
-              n_particles=8, seed=2, beta=20.0, resample=AtSteps(1), hide_rewards=True).run(start())  # fmt: skip
+    run = amc(
+        number_agent(nine_at_first_or_never),
+        SureOfNines(),
+        environment=lambda s: (EndsByNine(4), TASK),
+        n_particles=8,
+        seed=2,
+        beta=20.0,
+        resample=AtSteps(1),
+        settings=AmcSettings(hide_rewards=True),
+    ).run(start())
     assert run.deployable
     assert run.best_index >= 8
     assert [step.action for step in run.best.steps][:1] == ["9"]

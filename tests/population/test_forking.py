@@ -15,12 +15,14 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Send
 
+from amc_agents import AmcSettings
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.saver import ForkSaver
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import TASK, Prefers, SumWorld, number_agent, start
 
 
@@ -70,7 +72,7 @@ def played(agent, n_steps, resample, **more):
         if agent.name == "text_agent"
         else {"stateless_tools": True}
     )
-    return amc(agent, Alternating(), **settings, **world).run(start() | more)
+    return amc(agent, Alternating(), **arguments(**settings, **world)).run(start() | more)
 
 
 @pytest.mark.parametrize("n_steps", [3, 12])
@@ -199,8 +201,17 @@ def test_the_offspring_of_a_finished_particle_has_its_own_containers():
     builder.add_conditional_edges(
         "tools", lambda state: END if state["bag"][0] % 2 or len(state["bag"]) > 2 else "tools"
     )
-    run = amc(builder.compile(), Prefers(0), n_particles=6, resample=EveryStep(), finished="keep", seed=4,
-              beta=1.0, select="weight", stateless_tools=True).run(start() | {"bag": []})  # fmt: skip
+    run = amc(
+        builder.compile(),
+        Prefers(0),
+        n_particles=6,
+        resample=EveryStep(),
+        settings=AmcSettings(finished="keep"),
+        seed=4,
+        beta=1.0,
+        select="weight",
+        stateless_tools=True,
+    ).run(start() | {"bag": []})
     assert any(point.ancestors is not None for point in run.history)
     bags = [output["bag"] for output in run.outputs]
     assert len({id(bag) for bag in bags}) == len(bags)

@@ -10,12 +10,13 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 
-from amc_agents import effect
+from amc_agents import AmcSettings, effect
 from amc_agents.errors import AgentContractError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import start
 
 
@@ -58,7 +59,9 @@ class PrefersWord:
 
 def alice(word, **settings):
     agent = create_agent(ScriptedChatModel(respond=hands_off_or_answers), [think, transfer_to_bob], name="alice")
-    return amc(agent, PrefersWord(word), **{"n_particles": 8, "resample": AtSteps(1), "seed": 0, **settings})
+    return amc(
+        agent, PrefersWord(word), **arguments(**{"n_particles": 8, "resample": AtSteps(1), "seed": 0, **settings})
+    )
 
 
 def team(member):
@@ -87,7 +90,9 @@ async def test_a_hand_off_ends_a_particle_as_an_answer_does():
     critic = PrefersWord("transfer")
     agent = create_agent(ScriptedChatModel(respond=hands_off_or_answers), [think, transfer_to_bob])
     events = []
-    graph = team(amc(agent, critic, n_particles=8, resample=EveryStep(), seed=0, quorum=8, finished="keep"))
+    graph = team(
+        amc(agent, critic, n_particles=8, resample=EveryStep(), seed=0, settings=AmcSettings(quorum=8, finished="keep"))
+    )
     async for _, mode, event in graph.astream(start(), stream_mode=["custom", "messages"], subgraphs=True):
         events.append((mode, event))
     (run,) = [event["run"] for mode, event in events if mode == "custom" and event["type"] == "amc.run"]
@@ -114,8 +119,16 @@ async def test_the_offspring_of_a_hand_off_does_not_call_the_model_again():
     agent = create_agent(ScriptedChatModel(respond=the_first_hands_off), [think, transfer_to_bob])
     for seed in range(5):
         calls.clear()
-        member = amc(agent, PrefersHandOffs("transfer"), n_particles=8, resample=AtSteps(1), seed=seed, finished="keep",
-                     beta=1.0, select="sample")  # fmt: skip
+        member = amc(
+            agent,
+            PrefersHandOffs("transfer"),
+            n_particles=8,
+            resample=AtSteps(1),
+            seed=seed,
+            settings=AmcSettings(finished="keep"),
+            beta=1.0,
+            select="sample",
+        )
         output = await team(member).ainvoke(start())
         assert output["messages"][-1].text == "bob answers"
         assert len(calls) == 8

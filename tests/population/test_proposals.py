@@ -9,12 +9,14 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 
+from amc_agents import AmcSettings
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, EveryStep, Never
+from tests.arguments import arguments
 from tests.population.worlds import ReturnSoFar, say, start, sum_world
 from tests.scripted_http import scripted_server
 
@@ -36,7 +38,11 @@ def digits_of(run):
 
 
 def reading_graph(**settings):
-    return amc(reading_agent(), ReturnSoFar(), environment=sum_world, **{"proposals": DIGITS, "seed": 1, **settings})
+    return amc(
+        reading_agent(),
+        ReturnSoFar(),
+        **arguments(environment=sum_world, **{"proposals": DIGITS, "seed": 1, **settings}),
+    )
 
 
 def test_particles_begin_with_the_proposals_in_turn():
@@ -64,8 +70,8 @@ def test_a_restored_run_keeps_the_proposals():
             return await super().values(trajectories)
 
     settings = {"environment": sum_world, "n_particles": 6, "resample": EveryStep(), "beta": 3.0, "seed": 1}
-    plain = amc(reading_agent(), ReturnSoFar(), proposals=DIGITS, **settings).run(start())
-    broken = amc(reading_agent(), Breaking(), proposals=DIGITS, checkpointer=InMemorySaver(), **settings)
+    plain = amc(reading_agent(), ReturnSoFar(), **arguments(proposals=DIGITS, **settings)).run(start())
+    broken = amc(reading_agent(), Breaking(), **arguments(proposals=DIGITS, checkpointer=InMemorySaver(), **settings))
     thread = {"configurable": {"thread_id": "t"}}
     with pytest.raises(Exception, match="the machine dies"):
         broken.run(start(), thread)
@@ -89,7 +95,7 @@ def test_a_chat_model_with_a_configurable_temperature():
     [task] = spec.tasks(1, "train", 0)
     graph = amc(
         text_agent(model), "uniform", environment=lambda _: (spec.make(), task), n_particles=4, resample=Never(),
-        horizon=3, proposals=[{"temperature": 0.0}, {"temperature": 2.0}], seed=0,
+        horizon=3, settings=AmcSettings(proposals=[{"temperature": 0.0}, {"temperature": 2.0}]), seed=0,
     )  # fmt: skip
     greedy, hot, again, other = graph.run({"messages": [("user", task.instruction)]}).population.trajectories
     assert [step.action for step in greedy.steps] == [step.action for step in again.steps]
@@ -112,7 +118,7 @@ def test_an_agent_with_tools_and_a_configurable_model_of_a_provider():
         )  # fmt: skip
         graph = amc(
             create_agent(model, [say]), "uniform", environment=sum_world, n_particles=4, resample=Never(),
-            proposals=[{"temperature": 0.25}, {"temperature": 0.75}], seed=0,
+            settings=AmcSettings(proposals=[{"temperature": 0.25}, {"temperature": 0.75}]), seed=0,
         )  # fmt: skip
         run = graph.run(start())
     assert [trajectory.steps[0].reward for trajectory in run.population.trajectories] == [3.0] * 4

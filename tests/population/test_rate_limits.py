@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from openai import RateLimitError
 
-from amc_agents import Budget, actor_critic_model
+from amc_agents import AmcSettings, Budget, actor_critic_model
 from amc_agents.concurrency import rate_gate
 from amc_agents.concurrency.rate_gate import RateGate, rate_limit_of, retry_after_of
 from amc_agents.critics.judge.critic import JudgeCritic
@@ -188,7 +188,7 @@ def test_a_world_tool_that_calls_a_model_is_not_repeated():
     graph.add_node("think", think)
     graph.add_edge(START, "think")
     agent = amc(graph.compile(), "uniform", step_after="think", tools={"think": "world"}, n_particles=3,
-                environment=sum_world, rewards=False, resample=Never(), quorum=1)  # fmt: skip
+                environment=sum_world, settings=AmcSettings(rewards=False, quorum=1), resample=Never())  # fmt: skip
     run = agent.run(start())
     assert 0 < sum(run.population.failed) < 3
     assert say.name == "say"

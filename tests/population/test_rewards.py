@@ -10,12 +10,24 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 
-from amc_agents import AtSteps, EveryStep, Forkable, Never, Task, amc, current_environment, effect, use_environment
+from amc_agents import (
+    AmcSettings,
+    AtSteps,
+    EveryStep,
+    Forkable,
+    Never,
+    Task,
+    amc,
+    current_environment,
+    effect,
+    use_environment,
+)
 from amc_agents.envs import NoFork
 from amc_agents.errors import AgentContractError, ConfigurationError, EnvironmentStateError, ForkError, QuorumLost
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.rewards import reward_source
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 
 
@@ -125,13 +137,13 @@ def test_rewards_false_ignores_the_worlds_rewards():
             return np.array([float(trajectory.steps[-1].action) for trajectory in trajectories])
 
     settings = {"environment": lambda state: (Silent(), TASK), "n_particles": 6, "resample": AtSteps(2), "seed": 0}
-    run = amc(number_agent(), LastDigit(), rewards=False, **settings).run(start())
+    run = amc(number_agent(), LastDigit(), **arguments(rewards=False, **settings)).run(start())
     last = [float(trajectory.steps[-1].action) for trajectory in run.population.trajectories]
     assert run.select == "value"
     assert float(run.best.steps[-1].action) == max(last)
     assert {step.reward for trajectory in run.population.trajectories for step in trajectory.steps} == {0.0}
     with pytest.raises(ConfigurationError, match="needs rewards"):
-        amc(number_agent(), LastDigit(), rewards=False, select="return", **settings)
+        amc(number_agent(), LastDigit(), **arguments(rewards=False, select="return", **settings))
 
 
 def test_a_forkable_world_without_a_critic_is_refused():
@@ -149,8 +161,17 @@ def test_rewards_selects_among_two_sources(rewards, factor):
         taken = [message.text for message in state["messages"] if message.text.startswith("taken")]
         return 10.0 * float(taken[-1].removeprefix("taken ")) if taken else 0.0
 
-    run = amc(number_agent(), ReturnSoFar(), environment=sum_world, reward=ten_times, rewards=rewards, n_particles=5,
-              resample=EveryStep(), beta=20.0, seed=1).run(start())  # fmt: skip
+    run = amc(
+        number_agent(),
+        ReturnSoFar(),
+        environment=sum_world,
+        reward=ten_times,
+        settings=AmcSettings(rewards=rewards),
+        n_particles=5,
+        resample=EveryStep(),
+        beta=20.0,
+        seed=1,
+    ).run(start())
     assert any(len(set(point.ancestors.tolist())) < 5 for point in run.history[:-1])
     for trajectory in run.population.trajectories:
         assert [step.reward for step in trajectory.steps] == pytest.approx(
@@ -163,13 +184,24 @@ def test_rewards_selects_among_two_sources(rewards, factor):
 
 
 def test_a_reward_function_works_with_a_forkable_world():
-    run = amc(clerk(), environment=lambda state: Ledger(), rewards="function", n_particles=4, resample=AtSteps(2),
-              reward=lambda state: float(len(state["messages"]))).run(start())  # fmt: skip
+    run = amc(
+        clerk(),
+        environment=lambda state: Ledger(),
+        settings=AmcSettings(rewards="function"),
+        n_particles=4,
+        resample=AtSteps(2),
+        reward=lambda state: float(len(state["messages"])),
+    ).run(start())
     assert run.select == "return"
     assert run.best.return_ == 10.0
     for named in ("world", "both"):
         with pytest.raises(ConfigurationError, match=f'rewards="{named}" needs worlds with rewards, but'):
-            amc(clerk(), environment=lambda state: Ledger(), rewards=named, reward=lambda state: 0.0).run(start())
+            amc(
+                clerk(),
+                environment=lambda state: Ledger(),
+                settings=AmcSettings(rewards=named),
+                reward=lambda state: 0.0,
+            ).run(start())
 
 
 @pytest.mark.parametrize(
@@ -213,10 +245,10 @@ def test_returns_that_are_all_zero_are_noted():
         return [note for note in run.notes if note.startswith("every return was 0")]
 
     settings = {"environment": lambda state: (Penniless(), TASK), "n_particles": 3, "resample": Never()}
-    (note,) = noted(amc(number_agent(), **settings).run(start()))
+    (note,) = noted(amc(number_agent(), **arguments(**settings)).run(start()))
     assert "rewards=False" in note
-    assert noted(amc(number_agent(), "uniform", rewards=False, **settings).run(start())) == []
-    assert noted(amc(number_agent(), "uniform", hide_rewards=True, **settings).run(start())) == []
+    assert noted(amc(number_agent(), "uniform", **arguments(rewards=False, **settings)).run(start())) == []
+    assert noted(amc(number_agent(), "uniform", **arguments(hide_rewards=True, **settings)).run(start())) == []
     assert noted(amc(number_agent(), environment=sum_world, n_particles=3, resample=Never()).run(start())) == []
 
 
@@ -271,8 +303,14 @@ def test_rewards_that_are_no_real_numbers_are_refused(reward):
     with pytest.raises(QuorumLost, match="the world gave as reward"):
         amc(number_agent(), environment=lambda state: (Odd(), TASK), n_particles=1, resample=Never()).run(start())
     with pytest.raises(QuorumLost, match="reward= must give a number, got"):
-        amc(number_agent(), reward=lambda state: reward, environment=sum_world, rewards="function", n_particles=1,
-            resample=Never()).run(start())  # fmt: skip
+        amc(
+            number_agent(),
+            reward=lambda state: reward,
+            environment=sum_world,
+            settings=AmcSettings(rewards="function"),
+            n_particles=1,
+            resample=Never(),
+        ).run(start())
 
 
 def test_current_environment_checks_the_worlds_class():

@@ -20,7 +20,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
-from amc_agents import Budget, BudgetExhausted, Usage
+from amc_agents import AmcSettings, Budget, BudgetExhausted, Usage
 from amc_agents.budget import Bound, claim, spenders
 from amc_agents.config import Config
 from amc_agents.errors import CriticError, QuorumLost, UnboundedRequest
@@ -29,6 +29,7 @@ from amc_agents.prices import Price
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
 from tests.scripted_http import scripted_server
 
@@ -92,7 +93,7 @@ class Counted(ScriptedChatModel):
 def wrapped(budget, agent=None, **settings):
     given = {"environment": sum_world, "n_particles": 6, "resample": AtSteps(2), "beta": 1.0, "seed": 3,
              **settings}  # fmt: skip
-    return amc(agent or counted_agent(), given.pop("critic", ReturnSoFar()), budget=budget, **given)
+    return amc(agent or counted_agent(), given.pop("critic", ReturnSoFar()), **arguments(budget=budget, **given))
 
 
 def usage_and_end(graph):
@@ -193,8 +194,15 @@ def test_a_request_made_synchronously_inside_a_coroutine_is_bounded_too():
     graph.add_node("talk", talk)
     graph.add_edge(START, "talk")
     budget = Budget(calls=3)
-    many = amc(graph.compile(), "uniform", stateless_tools=True, step_after="talk", n_particles=5, quorum=1,
-               budget=budget)  # fmt: skip
+    many = amc(
+        graph.compile(),
+        "uniform",
+        stateless_tools=True,
+        step_after="talk",
+        n_particles=5,
+        settings=AmcSettings(quorum=1),
+        budget=budget,
+    )
     try:
         used = many.run(start()).usage["policy"].calls
     except (QuorumLost, BudgetExhausted):

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from amc_agents import AmcSettings
 from amc_agents.population import conclusion
 from amc_agents.population.features.search_notes import search_notes as search_notes_of
 from amc_agents.population.settings import Settings
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
+from tests.arguments import arguments
 from tests.population.worlds import (
     ReturnSoFar,
     digits,
@@ -44,7 +46,7 @@ def test_a_search_with_one_uneven_point_is_not_noted():
             return await super().values(trajectories) * (len(trajectories[0].steps) == 3)
 
     settings = {"environment": sum_world, "n_particles": 8, "hide_rewards": True, "seed": 0, "beta": 0.1}
-    run = amc(number_agent(), UnevenAtThree(), resample=AtSteps(1, 3), **settings).run(start())
+    run = amc(number_agent(), UnevenAtThree(), **arguments(resample=AtSteps(1, 3), **settings)).run(start())
     assert run.history[0].ess == pytest.approx(8)
     assert run.history[1].ess < 0.95 * 8
     assert search_notes(run) == []
@@ -55,27 +57,36 @@ def test_failed_particles_do_not_make_weights_look_uneven():
         answer = digits(messages)
         return RuntimeError("model down") if answer.endswith(("7", "8", "9")) and len(messages) == 1 else answer
 
-    run = amc(number_agent(respond), environment=sum_world, n_particles=10, quorum=1, resample=AtSteps(2), beta=1e4,
-              seed=4).run(start())  # fmt: skip
+    run = amc(
+        number_agent(respond),
+        environment=sum_world,
+        n_particles=10,
+        settings=AmcSettings(quorum=1),
+        resample=AtSteps(2),
+        beta=1e4,
+        seed=4,
+    ).run(start())
     assert np.isneginf(run.history[0].log_weights).sum() > 1
     assert len(search_notes(run)) == 1
 
 
 def test_runs_that_end_before_the_first_weighing_point_are_noted():
     short = {"environment": lambda state: sum_world(state, 3), "n_particles": 4, "resample": AtSteps(4)}
-    (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **short).run(start()))
+    (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **arguments(**short)).run(start()))
     assert "before the first weighing point of AtSteps(4), so the run was Best-of-N: weigh at earlier steps" in note
     at_once = {"environment": lambda state: sum_world(state, 1), "n_particles": 4, "resample": EveryStep()}
-    (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **at_once).run(start()))
+    (note,) = search_notes(amc(number_agent(), ReturnSoFar(), **arguments(**at_once)).run(start()))
     assert note.endswith("so the run was Best-of-N"), "there are no earlier steps"
-    assert search_notes(amc(number_agent(), **short | {"resample": Never()}).run(start())) == []
+    assert search_notes(amc(number_agent(), **arguments(**short | {"resample": Never()})).run(start())) == []
     assert search_notes(amc(number_agent(), n_particles=1, environment=sum_world).run(start())) == []
-    stopped = amc(number_agent(), stop_at=0.0, **short).run(start())
+    stopped = amc(number_agent(), **arguments(stop_at=0.0, **short)).run(start())
     assert search_notes(stopped) == []
 
 
 @pytest.mark.parametrize("schedule", [Never(), AtSteps(2)])
 def test_a_selection_among_equal_values_is_noted_as_arbitrary(schedule):
     blind = {"environment": sum_world, "n_particles": 4, "hide_rewards": True, "resample": schedule}
-    assert "the pick is arbitrary" in search_notes(amc(number_agent(), "uniform", **blind).run(start()))[-1]
-    assert search_notes(amc(number_agent(), ReturnSoFar(9.0), **blind, seed=1).run(start())) == []
+    assert (
+        "the pick is arbitrary" in search_notes(amc(number_agent(), "uniform", **arguments(**blind)).run(start()))[-1]
+    )
+    assert search_notes(amc(number_agent(), ReturnSoFar(9.0), **arguments(**blind, seed=1)).run(start())) == []

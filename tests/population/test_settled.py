@@ -15,6 +15,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from amc_agents import AmcSettings
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.features.settled import shared_prefix
@@ -23,6 +24,7 @@ from amc_agents.runtime.effects import effect
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import TASK, EndsByNine, Prefers, ReturnSoFar, digits, number_agent, start, tool_caller
 
 MODES = ["messages", "custom"]
@@ -42,7 +44,7 @@ def nine_wins(state):
 
 def wrapped(agent=None, critic=None, **settings):
     given = {"environment": nine_wins, "n_particles": 4, "resample": EveryStep(), "beta": 1.0, "emit": "settled"}
-    return amc(agent or number_agent(), critic or ReturnSoFar(), **given | settings)
+    return amc(agent or number_agent(), critic or ReturnSoFar(), **arguments(**given | settings))
 
 
 class Streamed:
@@ -238,7 +240,15 @@ def test_a_message_without_an_id_waits_for_the_end(n_particles):
     builder.add_node("tools", tools)
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 3 else "tools")
-    seen = streamed(amc(builder.compile(), Prefers(0), n_particles=n_particles, emit="settled", resample=EveryStep()))
+    seen = streamed(
+        amc(
+            builder.compile(),
+            Prefers(0),
+            n_particles=n_particles,
+            settings=AmcSettings(emit="settled"),
+            resample=EveryStep(),
+        )
+    )
     assert seen.n_early == (3 if n_particles == 1 else 0)
     assert [message.text for message in seen.messages].count("Action: 1") == 3
     assert len(seen.ids) == len(set(seen.ids))
@@ -257,7 +267,9 @@ def test_a_rewritten_history_repeats_no_message():
     builder.add_node("tools", tools)
     builder.add_edge(START, "tools")
     builder.add_conditional_edges("tools", lambda state: END if len(state["messages"]) > 5 else "tools")
-    seen = streamed(amc(builder.compile(), Prefers(0), n_particles=2, emit="settled", resample=EveryStep()))
+    seen = streamed(
+        amc(builder.compile(), Prefers(0), n_particles=2, settings=AmcSettings(emit="settled"), resample=EveryStep())
+    )
     assert len(seen.ids) == len(set(seen.ids))
     assert set(seen.answer) < set(seen.ids), "what was shown stays shown"
 
@@ -279,7 +291,9 @@ async def test_the_messages_after_a_commit_are_settled_before_the_end():
         return "said"
 
     agent = create_agent(tool_caller(2), [say])
-    seen = streamed(amc(agent, "uniform", reward=lambda state: 0.0, n_particles=3, emit="settled", seed=0))
+    seen = streamed(
+        amc(agent, "uniform", reward=lambda state: 0.0, n_particles=3, settings=AmcSettings(emit="settled"), seed=0)
+    )
     assert seen.n_early >= 4
     assert seen.ids == seen.answer
 

@@ -10,6 +10,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
+from amc_agents import AmcSettings
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError, CriticError, QuorumLost, RunTimedOut, TimeLimitExceeded
 from amc_agents.population import particle_runner
@@ -18,6 +19,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.runtime import world as world_module
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 
 ENOUGH_S = 1.0
@@ -169,17 +171,17 @@ def test_a_hanging_critic_is_a_critic_error(asynchronous):
 
     settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1), "step_timeout": ENOUGH_S}
     with pytest.raises(CriticError, match=r"the critic took longer than step_timeout=1 s"):
-        run_of(amc(number_agent(), Hangs(), **settings), asynchronous)
+        run_of(amc(number_agent(), Hangs(), **arguments(**settings)), asynchronous)
     assert SumWorld.open == 0
     if asynchronous:
-        run = run_of(amc(number_agent(), Hangs(), on_critic_error="uniform", **settings), asynchronous)
+        run = run_of(amc(number_agent(), Hangs(), **arguments(on_critic_error="uniform", **settings)), asynchronous)
         assert any("step_timeout" in note for note in run.notes)
 
 
 def test_limits_that_are_not_reached_change_nothing():
     settings = {"environment": sum_world, "n_particles": 6, "resample": EveryStep(), "beta": 1.0, "seed": 3}
-    free = amc(number_agent(), ReturnSoFar(), **settings).run(start())
-    limited = amc(number_agent(), ReturnSoFar(), step_timeout=60, run_timeout=600, **settings).run(start())
+    free = amc(number_agent(), ReturnSoFar(), **arguments(**settings)).run(start())
+    limited = amc(number_agent(), ReturnSoFar(), **arguments(step_timeout=60, run_timeout=600, **settings)).run(start())
     assert free.log_evidence == limited.log_evidence
     assert [[step.action for step in trajectory.steps] for trajectory in free.population.trajectories] == [
         [step.action for step in trajectory.steps] for trajectory in limited.population.trajectories
@@ -196,7 +198,7 @@ def test_limits_that_are_not_reached_change_nothing():
 )
 def test_run_timeout_returns_the_best_finished_trajectory(select, asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(3, n_hanging=3), n_particles=6,
-                resample=AtSteps(2), run_timeout=ENOUGH_S, select=select, seed=2)  # fmt: skip
+                resample=AtSteps(2), settings=AmcSettings(run_timeout=ENOUGH_S), select=select, seed=2)  # fmt: skip
     run = run_of(graph, asynchronous)
     done = [trajectory for trajectory in run.population.trajectories if trajectory.done]
     assert len(done) == 3
@@ -214,7 +216,7 @@ def test_run_timeout_returns_the_best_finished_trajectory(select, asynchronous):
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_run_timeout_without_finished_particles_raises_with_the_trajectories(asynchronous):
     graph = amc(number_agent(), ReturnSoFar(), environment=hanging_in(3, n_hanging=4), n_particles=4,
-                resample=Never(), run_timeout=ENOUGH_S)  # fmt: skip
+                resample=Never(), settings=AmcSettings(run_timeout=ENOUGH_S))  # fmt: skip
     with pytest.raises(RunTimedOut, match=r"run_timeout=1 s passed and none of 4 particles had finished") as caught:
         run_of(graph, asynchronous)
     assert [len(trajectory.steps) for trajectory in caught.value.trajectories] == [2] * 4
@@ -247,7 +249,7 @@ def test_run_timeout_limits_every_part_of_a_run(hanging, monkeypatch):
 
     ready = hanging in ("later fork", "critic")
     graph = amc(number_agent(), HangingCritic(9.0), environment=environment, n_particles=4, resample=AtSteps(1),
-                run_timeout=ENOUGH_S if ready else 0.05, seed=1)  # fmt: skip
+                settings=AmcSettings(run_timeout=ENOUGH_S if ready else 0.05), seed=1)  # fmt: skip
     with pytest.raises(RunTimedOut, match="none of 4" if ready else "not ready to start"):
         graph.run(start())
     assert SumWorld.open == 0
@@ -260,7 +262,7 @@ def test_run_timeout_limits_every_part_of_a_run(hanging, monkeypatch):
 def test_a_limit_is_a_positive_number_of_seconds(name, tmp_path):
     for wrong in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigurationError, match=f"{name} must be a positive number of seconds"):
-            amc(number_agent(), environment=sum_world, **{name: wrong})
+            amc(number_agent(), **arguments(environment=sum_world, **{name: wrong}))
     path = tmp_path / "amc.toml"
     path.write_text(f"[amc]\n{name} = 12.5\n")
     assert getattr(Settings.chosen(Config.load(path), {}), name) == 12.5

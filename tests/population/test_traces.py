@@ -9,9 +9,11 @@ from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.context import collect_runs
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from amc_agents import AmcSettings
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps, Never
+from tests.arguments import arguments
 from tests.population.worlds import TASK, Prefers, ReturnSoFar, SumWorld, digits, number_agent, start, sum_world
 
 
@@ -56,7 +58,7 @@ def play(request):
 def traced(play, tree=None, **settings):
     tree = Tree() if tree is None else tree
     options = {"environment": lambda state: sum_world(state, 5), "n_particles": 5, "resample": AtSteps(1, 2), "seed": 1}
-    graph = amc(number_agent(), ReturnSoFar(3.0), **{**options, **settings})
+    graph = amc(number_agent(), ReturnSoFar(3.0), **arguments(**{**options, **settings}))
     return play(graph, {"callbacks": [tree]}), tree
 
 
@@ -154,7 +156,14 @@ def test_a_failed_particle_is_an_error_in_the_trace(play):
 
     tree = Tree()
     run = play(
-        amc(number_agent(respond), environment=sum_world, n_particles=6, resample=Never(), quorum=1, seed=0),
+        amc(
+            number_agent(respond),
+            environment=sum_world,
+            n_particles=6,
+            resample=Never(),
+            settings=AmcSettings(quorum=1),
+            seed=0,
+        ),
         {"callbacks": [tree]},
     )
     errors = ["the provider is down" in (particle.error or "") for particle in tree.particles]

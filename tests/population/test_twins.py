@@ -10,6 +10,7 @@ import pytest
 from amc_agents.population.conclusion import _warn
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
+from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
 
 
@@ -17,9 +18,7 @@ def notes(respond, n_particles=5, length=4, **settings):
     graph = amc(
         number_agent(respond),
         ReturnSoFar(),
-        environment=lambda state: sum_world(state, length),
-        n_particles=n_particles,
-        **settings,
+        **arguments(environment=lambda state: sum_world(state, length), n_particles=n_particles, **settings),
     )
     return [note for note in graph.run(start()).notes if "gave the same answer" in note]
 

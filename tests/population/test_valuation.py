@@ -9,12 +9,13 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 
-from amc_agents import effect
+from amc_agents import AmcSettings, effect
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.population.wrap import amc
 from amc_agents.quoting import keep_secret
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import (
     TASK,
     EndsByNine,
@@ -44,9 +45,14 @@ def test_one_batch_per_weighing_point_and_none_for_the_initial_state(schedule, b
 
 def test_with_hidden_rewards_the_critic_evaluates_final_states():
     critic = ReturnSoFar()
-    run = amc(number_agent(), critic, environment=sum_world, n_particles=4, resample=AtSteps(2), hide_rewards=True).run(
-        start()
-    )
+    run = amc(
+        number_agent(),
+        critic,
+        environment=sum_world,
+        n_particles=4,
+        resample=AtSteps(2),
+        settings=AmcSettings(hide_rewards=True),
+    ).run(start())
     assert critic.batches == [[2] * 4, [4] * 4]
     assert run.select == "value"
     np.testing.assert_allclose(
@@ -104,7 +110,7 @@ def test_a_success_reward_weighs_by_probabilities():
             return np.array([0.03 * len(trajectory.steps[-1].action) for trajectory in trajectories])
 
     run = amc(number_agent(), Sure(), environment=sum_world, n_particles=4, resample=AtSteps(1), beta=0.2, horizon=1,
-              hide_rewards=True, success_reward=3.0).run(start())  # fmt: skip
+              settings=AmcSettings(hide_rewards=True, success_reward=3.0)).run(start())  # fmt: skip
     probability = np.array([0.01 * len(trajectory.steps[-1].action) for trajectory in run.population.trajectories])
     weights = 1 - probability + probability * np.exp(3.0 / 0.2)
     np.testing.assert_allclose(np.exp(run.population.log_weights), weights / 4, rtol=1e-6)
@@ -164,9 +170,9 @@ class Fails:
 def test_any_failure_of_a_critic_is_a_critic_error(answer, match):
     settings = {"environment": sum_world, "n_particles": 3, "resample": AtSteps(1), "seed": 0}
     with pytest.raises(CriticError, match=match) as caught:
-        amc(number_agent(), Fails(answer), **settings).run(start())
+        amc(number_agent(), Fails(answer), **arguments(**settings)).run(start())
     assert len(str(caught.value)) <= 400
-    run = amc(number_agent(), Fails(answer), on_critic_error="uniform", **settings).run(start())
+    run = amc(number_agent(), Fails(answer), **arguments(on_critic_error="uniform", **settings)).run(start())
     assert any("step 1: the critic failed" in note for note in run.notes)
     assert np.isnan(run.history[0].values).all()
     np.testing.assert_allclose(run.history[0].log_weights, -np.log(3))
@@ -194,7 +200,7 @@ def test_cancellation_and_invalid_settings_are_not_critic_errors():
             await asyncio.Event().wait()
 
     async def cancelled():
-        run = asyncio.ensure_future(amc(number_agent(), Waits(None), **settings).arun(start()))
+        run = asyncio.ensure_future(amc(number_agent(), Waits(None), **arguments(**settings)).arun(start()))
         await waiting.wait()
         run.cancel()
         await run
@@ -202,17 +208,17 @@ def test_cancellation_and_invalid_settings_are_not_critic_errors():
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
     with pytest.raises(ConfigurationError, match="another beta"):
-        amc(number_agent(), Fails(ConfigurationError("another beta")), **settings).run(start())
+        amc(number_agent(), Fails(ConfigurationError("another beta")), **arguments(**settings)).run(start())
     assert SumWorld.open == 0
 
 
 def test_values_are_nan_after_the_critic_failed():
     settings = {"environment": sum_world, "n_particles": 8, "seed": 1, "hide_rewards": True, "beta": 5.0,
                 "on_critic_error": "uniform"}  # fmt: skip
-    graph = amc(number_agent(), Fails(OSError("gone"), after=2), resample=AtSteps(1, 2, 3), **settings)
+    graph = amc(number_agent(), Fails(OSError("gone"), after=2), **arguments(resample=AtSteps(1, 2, 3), **settings))
     events = [event for event in graph.stream(start(), stream_mode="custom") if event["type"] == "amc.weigh"]
     assert [np.isnan(event["values"]).tolist() for event in events] == [[False] * 8] * 2 + [[True] * 8] * 2
-    graph = amc(number_agent(), Fails(OSError("gone"), after=2), resample=AtSteps(1, 2, 3), **settings)
+    graph = amc(number_agent(), Fails(OSError("gone"), after=2), **arguments(resample=AtSteps(1, 2, 3), **settings))
     run = graph.run(start())
     assert [bool(np.isnan(point.values).all()) for point in run.history] == [False, False, True, True]
     assert np.isnan(run.population.values).all()
@@ -223,8 +229,16 @@ def test_values_are_nan_after_the_critic_failed():
 
 
 def test_finished_particles_retire_with_their_return_if_the_critic_fails():
-    run = amc(number_agent(), Fails(OSError("gone")), environment=lambda s: (EndsByNine(6), TASK), n_particles=8,
-              resample=EveryStep(), beta=20.0, seed=5, on_critic_error="uniform").run(start())  # fmt: skip
+    run = amc(
+        number_agent(),
+        Fails(OSError("gone")),
+        environment=lambda s: (EndsByNine(6), TASK),
+        n_particles=8,
+        resample=EveryStep(),
+        beta=20.0,
+        seed=5,
+        settings=AmcSettings(on_critic_error="uniform"),
+    ).run(start())
     assert len(run.population.trajectories) > 8
     returns = np.array([trajectory.return_ for trajectory in run.population.trajectories])
     # Only its end has changed the weight of a finished particle: from 0 to phi = R / beta.
@@ -240,8 +254,16 @@ def test_without_rewards_a_finished_particle_retires_only_after_the_critic_evalu
                 raise OSError("gone")
             return await super().values(trajectories)
 
-    run = amc(number_agent(), FailsAtTwo(), environment=lambda s: (EndsByNine(6), TASK), n_particles=12, beta=20.0,
-              resample=AtSteps(2, 3), seed=3, hide_rewards=True, on_critic_error="uniform").run(start())  # fmt: skip
+    run = amc(
+        number_agent(),
+        FailsAtTwo(),
+        environment=lambda s: (EndsByNine(6), TASK),
+        n_particles=12,
+        beta=20.0,
+        resample=AtSteps(2, 3),
+        seed=3,
+        settings=AmcSettings(hide_rewards=True, on_critic_error="uniform"),
+    ).run(start())
     assert any(len(trajectory.steps) <= 2 for trajectory in run.population.trajectories), (
         "some end before the critic is back"
     )

@@ -16,6 +16,7 @@ from amc_agents.psrl.episodes import OPEN
 from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.store import StorePosterior
 from amc_agents.runtime.store_operations import batch
+from tests.arguments import arguments
 from tests.psrl import test_ids_middleware as ids
 from tests.psrl.exploring_agents import GIVEN, NAMESPACE, PRIOR, an_agent, counts, machine
 
@@ -28,8 +29,11 @@ class PrefersLast:
 
 
 def population(agent, **settings):
-    return amc(agent, PrefersLast(), n_particles=4, resample=AtSteps(1), beta=1.0, tools={"pull": "read"}, seed=2,
-               **settings)  # fmt: skip
+    return amc(
+        agent,
+        PrefersLast(),
+        **arguments(n_particles=4, resample=AtSteps(1), beta=1.0, tools={"pull": "read"}, seed=2, **settings),
+    )
 
 
 async def check(store, play, **options):

@@ -15,6 +15,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.usage import Usage, record
+from tests.arguments import arguments
 from tests.population.worlds import number_agent, start, sum_world
 
 DEAD = "vllm:http://127.0.0.1:9?model=value&retry_for=0"
@@ -51,7 +52,7 @@ class Server:
 
 def graph(critic, policy=None, **settings):
     given = {"resample": AtSteps(1), "n_particles": 3, **settings}
-    return amc(number_agent(policy or Policy()), critic, environment=sum_world, **given)
+    return amc(number_agent(policy or Policy()), critic, **arguments(environment=sum_world, **given))
 
 
 def test_a_dead_server_costs_no_call_of_the_policy():

@@ -37,6 +37,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.runtime.calls import MOST_KEPT
 from amc_agents.runtime.effects import effect
 from amc_agents.smc import AtSteps
+from tests.arguments import arguments
 from tests.population.worlds import ReturnSoFar, say, start, sum_world, tool_caller
 
 asked = []
@@ -114,7 +115,7 @@ async def test_the_highest_place_that_names_a_critic_wins(agent, is_async, first
         monkeypatch.setenv("AMC_CONFIG", str(file))
     given = {"critic": module_critic("constructor")} if "constructor" in named else {}
     compiled, settings = AGENTS[agent]()
-    graph = amc(compiled, n_particles=2, resample=AtSteps(1), **given, **settings)
+    graph = amc(compiled, **arguments(n_particles=2, resample=AtSteps(1), **given, **settings))
 
     config = {"configurable": {"critic": "recording:configurable"}} if "configurable" in named else None
     context = {"context": {"critic": "recording:context"}} if "context" in named else {}
@@ -132,7 +133,7 @@ async def test_the_highest_place_that_names_a_critic_wins(agent, is_async, first
 
 def graph(critic=None, **settings):
     agent, more = AGENTS["hand-written"]()
-    return amc(agent, critic, n_particles=2, resample=AtSteps(1), **more, **settings)
+    return amc(agent, critic, **arguments(n_particles=2, resample=AtSteps(1), **more, **settings))
 
 
 def test_none_and_an_empty_variable_name_nothing(monkeypatch):
@@ -163,13 +164,13 @@ def test_the_files_table_fills_in_what_the_code_leaves_out(monkeypatch, tmp_path
     file.write_text('on_critic_error = "uniform"\n[amc]\nn_particles = 3\nbeta = 0.5\nresample = {at_steps = [2]}\n')
     monkeypatch.setenv("AMC_CONFIG", str(file))
     agent, more = AGENTS["hand-written"]()
-    run = amc(agent, beta=2.0, **more).run(start())
+    run = amc(agent, **arguments(beta=2.0, **more)).run(start())
     settings = {name: run.config[name] for name in ("n_particles", "beta", "resample", "on_critic_error", "horizon")}
     assert settings == {
         "n_particles": 3, "beta": 2.0, "resample": "AtSteps(2)", "on_critic_error": "uniform", "horizon": 50,
     }  # fmt: skip
     assert len(run.population.trajectories) == 3
-    assert amc(agent, config=Config(), **more).run(start()).config["n_particles"] == 15
+    assert amc(agent, **arguments(config=Config(), **more)).run(start()).config["n_particles"] == 15
 
 
 def test_a_file_given_to_amc_replaces_that_of_the_environment(monkeypatch, tmp_path):

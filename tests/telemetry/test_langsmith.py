@@ -13,6 +13,7 @@ from langchain_core.tracers.langchain import LangChainTracer
 from amc_agents.operations.telemetry.langsmith import LangSmithFeedback
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
+from tests.arguments import arguments
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
 
 
@@ -44,7 +45,7 @@ def traced(request):
         feedback = LangSmithFeedback(client)
         tracer = LangChainTracer(client=client, project_name="search")
         options = {"environment": sum_world, "n_particles": 4, "resample": AtSteps(1, 2), "seed": 1}
-        graph = amc(number_agent(), critic or ReturnSoFar(3.0), **{**options, **settings})
+        graph = amc(number_agent(), critic or ReturnSoFar(3.0), **arguments(**{**options, **settings}))
         config = {"callbacks": [tracer, feedback]}
         run = graph.run(start(), config) if request.param == "sync" else asyncio.run(graph.arun(start(), config))
         assert feedback.flush(60)

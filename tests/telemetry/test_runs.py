@@ -14,12 +14,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
+from amc_agents import AmcSettings
 from amc_agents.errors import CriticError, QuorumLost
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.effects import effect
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.durable.scenario import CONFIG, Scenario, facts
 from tests.population.worlds import ReturnSoFar, SumWorld, digits, number_agent, say, start, sum_world, tool_caller
 
@@ -35,7 +37,7 @@ def play(request):
 def population(agent=None, critic=None, **settings):
     options = {"environment": lambda state: sum_world(state, 5), "n_particles": 5, "resample": AtSteps(1, 2),
                "beta": 1.0, "seed": 1}  # fmt: skip
-    return amc(agent or number_agent(), critic or ReturnSoFar(3.0), **{**options, **settings})
+    return amc(agent or number_agent(), critic or ReturnSoFar(3.0), **arguments(**{**options, **settings}))
 
 
 def assert_complete(seen):
@@ -287,7 +289,7 @@ def test_what_a_tool_calls_lies_below_the_tool(seen, play):
         return AIMessage("", tool_calls=[{"name": "think", "args": {"number": 1}, "id": "call-1"}])
 
     agent = create_agent(ScriptedChatModel(respond=respond), [think])
-    graph = amc(agent, ReturnSoFar(), n_particles=2, resample=Never(), rewards=None, seed=0)
+    graph = amc(agent, ReturnSoFar(), n_particles=2, resample=Never(), settings=AmcSettings(rewards=None), seed=0)
     play(graph, start())
     tools = seen.named("execute_tool think")
     assert len(tools) == 2
@@ -323,7 +325,7 @@ def test_a_run_inside_a_run_lies_below_its_particle(seen, play):
         return AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call-1"}])
 
     outer = amc(create_agent(ScriptedChatModel(respond=respond), [search]), ReturnSoFar(), n_particles=2,
-                resample=Never(), rewards=None, seed=0)  # fmt: skip
+                resample=Never(), settings=AmcSettings(rewards=None), seed=0)  # fmt: skip
     play(outer, start())
     root = next(run for run in seen.runs if run.parent is None)
     tools = seen.named("execute_tool search")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from amc_agents import AtSteps, amc
+from amc_agents import AmcSettings, AtSteps, amc
 from amc_agents.critics.calibration import (
     FILE,
     CalibratedCritic,
@@ -118,7 +118,14 @@ async def test_calibrated_values_are_the_map_of_the_critics(data, tmp_path):
 def test_a_run_uses_it(data, tmp_path):
     calibrate_critic(f"{MODULE}:patient", data, tmp_path / "mine")
     critic = f"calibrated:{tmp_path / 'mine'}"
-    graph = amc(number_agent(), critic, environment=sum_world, n_particles=2, resample=AtSteps(1), hide_rewards=True)
+    graph = amc(
+        number_agent(),
+        critic,
+        environment=sum_world,
+        n_particles=2,
+        resample=AtSteps(1),
+        settings=AmcSettings(hide_rewards=True),
+    )
     run = graph.run(start())
     assert run.config["critic"] == critic
     values = asyncio.run(parse_critic(critic).values(run.population.trajectories))

@@ -19,13 +19,17 @@ from amc_agents.errors import AgentContractError, AmcError, ConfigurationError
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.runtime.contract import Agent, check_agent, check_effects, pausing_nodes
 from amc_agents.runtime.effects import Deferred, Effect, attempts_of
+from amc_agents.settings import AmcSettings
 from amc_agents.types import Environment, Forkable, Task
 
 ScoreFunction = Callable[[Any, Task], float | Awaitable[float]]
 """(state of the agent, task) -> the return so far."""
 DEFAULT_HORIZON = 50
 OPTIONS = ("step_after", "step_timeout", "run_timeout", "tools", "stateless_tools", "trajectory")
-"""Arguments of `amc` that the module may give in `amc_options`. The comparison chooses the others."""
+"""Arguments of `amc`, and fields of its `AmcSettings`, that the module may give in `amc_options`.
+
+The comparison chooses the others.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,16 @@ class OwnAgent:
             task: the task of the run.
             graph: the agent, made for this run.
         """
-        arguments: dict[str, Any] = {**self.options, "checkpointer": False, "tools": self.tools_for(graph)}
+        options = dict(self.options)
+        settings: dict[str, Any] = {
+            name: options.pop(name) for name in ("run_timeout", "trajectory") if name in options
+        }
+        arguments: dict[str, Any] = {**options, "checkpointer": False, "tools": self.tools_for(graph)}
         if self.make_environment is not None:
             arguments["environment"] = self._environment(task)
         if self.score is not None:
-            arguments |= {"reward": self._reward(task), "rewards": "function"}
-        return arguments
+            arguments["reward"], settings["rewards"] = self._reward(task), "function"
+        return {**arguments, "settings": AmcSettings(**settings)}
 
     def tools_for(self, graph: Agent) -> dict[str, Effect]:
         """Return the declared effects of tools, with a stand-in for every commit tool.

@@ -52,6 +52,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 from amc_agents.runtime.world import current_world
+from amc_agents.settings import AmcSettings
 from amc_agents.types import Forkable, Task
 
 
@@ -116,7 +117,8 @@ def shadow(
     prices: Mapping[str, Rates] | None = None,
     most_waiting: int = MOST_WAITING,
     seed: int | None = None,
-    **settings: Any,
+    settings: AmcSettings | None = None,
+    **options: Any,
 ) -> ShadowGraph:
     """Answer every call by the plain agent, and search for better answers in the background of a sampled share.
 
@@ -138,7 +140,8 @@ def shadow(
         prices: dollars by model, as for `amc_agents.prices.cost`.
         most_waiting: maximum number of searches that wait; further ones are dropped and counted.
         seed: of the sampling of calls and of the forks; None: drawn at random.
-        settings: further arguments of `amc()`, such as `resample`, `tools` or `step_after`.
+        settings: as for `amc()`, but without rewards.
+        **options: further arguments of `amc()`, such as `resample`, `tools` or `step_after`.
 
     Raises:
         AgentContractError: the agent cannot be run as particles.
@@ -152,14 +155,17 @@ def shadow(
             "n_particles must be a whole number of at least 2 (the served answer and others), got "
             f"{quoted(n_particles)}"
         )
-    refused = sorted(settings.keys() & {"reward", "rewards", "hide_rewards", "checkpointer", "critics"})
+    settings = settings or AmcSettings()
+    given = options.keys() | settings.given().keys()
+    refused = sorted(given & {"reward", "rewards", "hide_rewards", "checkpointer", "critics"})
     if refused:
         raise ConfigurationError(f"shadow() takes no {', '.join(refused)}: production has no rewards, and searches end")
-    options = {"budget": budget, "n_particles": n_particles - 1, "seed": seed, **settings}
+    options = {"budget": budget, "n_particles": n_particles - 1, "seed": seed, **options}
     agent_alone = agent.copy({"checkpointer": None}) if isinstance(agent, CompiledStateGraph) else agent
-    in_world = amc(agent_alone, critic, environment=world_of_call, rewards=False, **options)
+    unrewarded = replace(settings, rewards=False)
+    in_world = amc(agent_alone, critic, environment=world_of_call, settings=unrewarded, **options)
     try:
-        without_world = amc(agent_alone, critic, **options)
+        without_world = amc(agent_alone, critic, settings=settings, **options)
     except AgentContractError:  # Tools act on a world; everything else was checked before.
         without_world = None
     records, gate = Records(folder, KIND), Gate()

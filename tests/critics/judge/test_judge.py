@@ -15,7 +15,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import MessagesState
 
-from amc_agents import AtSteps, amc, effect
+from amc_agents import AmcSettings, AtSteps, amc, effect
 from amc_agents.critics.judge.critic import FOA, RIGHT_SO_FAR, WRONG_SO_FAR, JudgeCritic
 from amc_agents.critics.judge.style import MARKER, ZERO_SHOT, JudgeStyle, stated_number, written
 from amc_agents.critics.spec import parse_critic
@@ -475,7 +475,7 @@ async def test_in_amc_its_failure_raises_or_keeps_the_weights():
     with pytest.raises(CriticError, match="gone"):
         await graph.ainvoke(given)
     failing = judge(ConnectionError("gone"))[0]
-    lenient = amc(agent(), failing, n_particles=3, step_after=["act"], on_critic_error="uniform")
+    lenient = amc(agent(), failing, n_particles=3, step_after=["act"], settings=AmcSettings(on_critic_error="uniform"))
     run = await lenient.arun(given)
     assert any("the critic failed and the weights were kept" in note and "gone" in note for note in run.notes)
 
@@ -509,7 +509,14 @@ async def test_in_amc_an_unread_value_is_unknown_and_weighs_as_the_mean_of_the_o
     graph.add_edge(START, "act")
     graph.add_edge("act", END)
     critic = about({"go 0": "words", "go 1": "Score: 0", "": "Score: 1"})
-    wrapped = amc(graph.compile(), critic, n_particles=3, step_after=["act"], beta=1.0, on_critic_error=policy)
+    wrapped = amc(
+        graph.compile(),
+        critic,
+        n_particles=3,
+        step_after=["act"],
+        beta=1.0,
+        settings=AmcSettings(on_critic_error=policy),
+    )
     run = await wrapped.arun({"messages": [("user", "Walk.")]})
     np.testing.assert_array_equal(np.sort(run.population.values), [0.0, 1.0, np.nan])
     unread = int(np.flatnonzero(np.isnan(run.population.values))[0])

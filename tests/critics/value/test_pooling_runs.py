@@ -11,6 +11,7 @@ from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
+from tests.arguments import arguments
 from tests.critics.server.scripted_server import Reply
 from tests.critics.value.fake_vllm import FakeVLLM, folder, score, trajectory
 from tests.population.worlds import number_agent, start, sum_world
@@ -20,9 +21,10 @@ __all__ = ["folder"]
 
 def run_with(critic, beta=0.5, **settings):
     graph = amc(
-        number_agent(), critic, environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=2, beta=beta,
-        **settings,
-    )  # fmt: skip
+        number_agent(),
+        critic,
+        **arguments(environment=sum_world, n_particles=5, resample=AtSteps(1, 2), seed=2, beta=beta, **settings),
+    )
     return graph.arun(start())
 
 

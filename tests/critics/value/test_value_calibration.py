@@ -32,6 +32,7 @@ from amc_agents.operations.doctor.patient import critic_scores
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.types import Step, Task, Trajectory
+from tests.arguments import arguments
 from tests.bench.coins import BitWorld, coins
 from tests.critics.value.fake_vllm import FakeVLLM
 from tests.population.worlds import number_agent, start, sum_world
@@ -258,7 +259,9 @@ def eq_5_folder(tmp_path):
 
 def run_by(critic=None, beta=1.0, call=None, **more):
     graph = amc(
-        number_agent(), critic, environment=sum_world, n_particles=2, resample=AtSteps(1), seed=0, beta=beta, **more
+        number_agent(),
+        critic,
+        **arguments(environment=sum_world, n_particles=2, resample=AtSteps(1), seed=0, beta=beta, **more),
     )
     return graph.run(start(), **(call or {}))
 

@@ -8,6 +8,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
+from amc_agents import AmcSettings
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.population.wrap import amc
@@ -16,6 +17,7 @@ from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import Adaptive, AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import TimeStep
+from tests.arguments import arguments
 from tests.population.worlds import TASK, SumWorld, number_agent, say_nothing, start, sum_world
 
 RULE = Adaptive(start=4, most=16)
@@ -73,7 +75,7 @@ def worlds_counted_from_zero():
 def lottery(world=Lottery, **settings) -> Run:
     given = {"environment": lambda _: (world(9), TASK), "n_particles": RULE, "resample": AtSteps(1, 2),
              "success_reward": 1.0, "beta": 0.1, "seed": 3} | settings  # fmt: skip
-    return amc(number_agent(), given.pop("critic", "uniform"), **given).run(start())
+    return amc(number_agent(), given.pop("critic", "uniform"), **arguments(**given)).run(start())
 
 
 def sizes(run):
@@ -170,7 +172,7 @@ def test_in_flight_model_calls_are_cancelled():
 
     agent = text_agent(Slow(respond=lambda _: "Action: 9"))
     graph = amc(agent, "uniform", environment=lambda _: (EarlyLottery(9), TASK), n_particles=Adaptive(12, 16),
-                success_reward=1.0, seed=0)  # fmt: skip
+                settings=AmcSettings(success_reward=1.0), seed=0)  # fmt: skip
     run = asyncio.run(graph.arun(start()))
     assert run.best.return_ == 1.0
     assert cancelled
@@ -222,8 +224,8 @@ def answering(answers):
 
 
 def vote(answers, seed=0, **settings):
-    graph = amc(answering(answers), "uniform", n_particles=Adaptive(6, 16), resample=AtSteps(1, 2),
-                stateless_tools=True, seed=seed, **settings)  # fmt: skip
+    graph = amc(answering(answers), "uniform", **arguments(n_particles=Adaptive(6, 16), resample=AtSteps(1, 2),
+                stateless_tools=True, seed=seed, **settings))  # fmt: skip
     return graph.run({"messages": [HumanMessage("a question")]})
 
 
@@ -271,7 +273,7 @@ def test_growth_needs_resampling_points():
 
 def test_a_quorum_is_of_the_smallest_population():
     with pytest.raises(ConfigurationError, match=r"quorum must lie in 1..n_particles=4, got 5"):
-        amc(number_agent(), environment=sum_world, n_particles=RULE, quorum=5)
+        amc(number_agent(), environment=sum_world, n_particles=RULE, settings=AmcSettings(quorum=5))
 
 
 def test_the_default_is_a_fixed_number():
@@ -280,8 +282,17 @@ def test_the_default_is_a_fixed_number():
 
 
 def test_an_early_stop_ends_a_run_with_durable_points():
-    graph = amc(number_agent(), Probability(0.2), environment=lambda _: (Lottery(9), TASK), n_particles=RULE,
-                resample=EveryStep(), success_reward=1.0, beta=0.1, seed=3, checkpointer=InMemorySaver())  # fmt: skip
+    graph = amc(
+        number_agent(),
+        Probability(0.2),
+        environment=lambda _: (Lottery(9), TASK),
+        n_particles=RULE,
+        resample=EveryStep(),
+        settings=AmcSettings(success_reward=1.0),
+        beta=0.1,
+        seed=3,
+        checkpointer=InMemorySaver(),
+    )
     run = graph.run(start(), {"configurable": {"thread_id": "a"}})
     assert run.best.return_ == 1.0
     assert any("stopped early" in note for note in run.notes)

@@ -18,6 +18,7 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.commits.ledger import (
     EFFECTS,
     Ledger,
@@ -41,7 +42,7 @@ def shop(ledger, respond=clerk, critic=prefers_large_refunds, *, sync=True, agen
     tools = shop_tools(ledger, sync=sync)
     agent = agent or create_agent(ScriptedChatModel(respond=respond), list(tools.values()))
     given = {"n_particles": 6, "resample": AtSteps(2), "tools": EFFECTS, "seed": 1, **settings}
-    return amc(agent, critic, **given)
+    return amc(agent, critic, **arguments(**given))
 
 
 @pytest.mark.thorough

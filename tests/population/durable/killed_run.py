@@ -12,6 +12,7 @@ import time
 import numpy as np
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from amc_agents import AmcSettings
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps
@@ -42,7 +43,7 @@ def graph(saver, log):
         environment=lambda state: sum_world(state, LENGTH),
         n_particles=N,
         resample=AtSteps(3, 6),
-        durable_every=2,
+        settings=AmcSettings(durable_every=2),
         beta=1.0,
         seed=7,
         checkpointer=saver,

@@ -12,6 +12,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
+from tests.arguments import arguments
 from tests.population.worlds import digits, sum_world
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -37,7 +38,7 @@ class Scenario:
             "environment": lambda state: sum_world(state, LENGTH),
         }
         agent = agent or text_agent(ScriptedChatModel(respond=self.respond))
-        self.graph = amc(agent, self, checkpointer=checkpointer, **{**defaults, **settings})
+        self.graph = amc(agent, self, **arguments(checkpointer=checkpointer, **{**defaults, **settings}))
 
     def respond(self, messages):
         with self.counting:  # Particles call the model in threads.
