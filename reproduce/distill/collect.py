@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.wrap import amc
 from amc_agents.runtime.text_agent import text_agent
+from amc_agents.settings import AmcSettings
 from amc_agents.smc import AtSteps, systematic
 from amc_agents.training.collecting import collect_from
 from amc_agents.training.data_checks import SEARCH
@@ -57,8 +58,9 @@ class Search:
             seed: seed of the run and of the draws.
             **options: other arguments of `amc`.
         """
+        settings = replace(options.pop("settings", AmcSettings()), config=Config())
         graph = amc(
-            agent, n_particles=n, critic=self.critic, resample=AtSteps(*self.at), beta=self.beta, config=Config(),
+            agent, n_particles=n, critic=self.critic, resample=AtSteps(*self.at), beta=self.beta, settings=settings,
             horizon=horizon, seed=seed, **options,
         )  # fmt: skip
         run = await graph.arun(given)
