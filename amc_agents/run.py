@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import ModuleType
+from typing import Any, Protocol, Self
 
 from amc_agents.commits import Commit, CommitTools, DeferredCalls
 from amc_agents.files import replace_file, storage_errors
@@ -16,9 +17,6 @@ from amc_agents.prices import cost
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Usage
-
-if TYPE_CHECKING:
-    from amc_agents.operations.page.run_view import RunView
 
 RUN_FILE = "run.json"
 """File of a saved run in its folder."""
@@ -243,30 +241,31 @@ class Run:
         Raises:
             StorageError: the file cannot be written.
         """
-        from amc_agents.operations.page.run_page import run_page
-
-        page = run_page(self._view())
+        pages = _pages()
+        page: str = pages.run_page(pages.RunView.of(self._without_states().as_plain()))
         if path is not None:
             replace_file(Path(path), page)
         return page
 
     def _repr_html_(self) -> str:
         """Display of a run in a notebook: the summary, and the answer's steps to unfold."""
-        from amc_agents.operations.page.run_page import notebook_fragment
-
-        return notebook_fragment(_rows(self), self._view())
+        pages = _pages()
+        fragment: str = pages.notebook_fragment(_rows(self), pages.RunView.of(self._without_states().as_plain()))
+        return fragment
 
     def _without_states(self) -> Run:
         return replace(self, outputs=(), best_output=None)
 
-    def _view(self) -> RunView:
-        from amc_agents.operations.page.run_view import RunView
-
-        return RunView.of(self._without_states().as_plain())
-
     def __repr__(self) -> str:
         """Summary in at most 20 lines: best trajectory, particles, resamplings, log Z, usage, cost and notes."""
         return _summary(self)
+
+
+def _pages() -> ModuleType:
+    """Import the pages of runs: the door to `operations`, which the methods do not import otherwise."""
+    from amc_agents.operations.page import run_page
+
+    return run_page
 
 
 def _summary(run: Run) -> str:
