@@ -40,7 +40,7 @@ class ParticleContext:
     spenders: tuple[Any, ...] = ()
     """The budgets that requests are reserved under, the outermost first (`spending`)."""
     gate: Any = None
-    """Holds requests back after a rate limit (`concurrency.rate_gate`)."""
+    """Holds requests back after a rate limit (`concurrency.gather`)."""
     max_concurrency: int | None = None
     """Limit for work side by side; None: no limit (`concurrency.gather`)."""
     observer: Any = None

@@ -12,10 +12,9 @@ from typing import Any, Protocol, Self
 
 from amc_agents.commits import Commit, CommitTools, DeferredCalls
 from amc_agents.files import replace_file, storage_errors
-from amc_agents.plain import fields_of, plain
 from amc_agents.prices import cost
 from amc_agents.quoting import excerpt, quoted
-from amc_agents.types import FloatArray, IntArray, Trajectory
+from amc_agents.types import FloatArray, IntArray, Trajectory, fields_of, plain
 from amc_agents.usage import Usage
 
 RUN_FILE = "run.json"

@@ -19,7 +19,6 @@ FLOORS = (
         "budget",
         "usage",
         "messages",
-        "plain",
         "prices",
         "run",
         "branches",

@@ -18,12 +18,11 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 
-from amc_agents.plain import DEEPEST, plain
 from amc_agents.population.open_run import StreamedRun
 from amc_agents.population.wrap import amc
 from amc_agents.run import Run
 from amc_agents.smc import AtSteps, EveryStep
-from amc_agents.types import Task
+from amc_agents.types import DEEPEST, Task, plain
 from amc_agents.usage import Usage
 from tests.arguments import arguments
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world

@@ -33,7 +33,7 @@ def console_beside(as_json: bool, **settings: Any) -> PlainConsole:
 
 def print_json(result: Any) -> None:
     """Print a result as JSON; NaN and infinity become null."""
-    from amc_agents.plain import plain
+    from amc_agents.types import plain
 
     echo(json.dumps(plain(result), indent=1))
 

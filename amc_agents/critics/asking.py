@@ -20,8 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from pydantic import SecretStr
 
-from amc_agents.concurrency.gather import BlockingCalls
-from amc_agents.concurrency.rate_gate import politely
+from amc_agents.concurrency.gather import BlockingCalls, politely
 from amc_agents.critics.spec import number
 from amc_agents.errors import BudgetExhausted, ConfigurationError, CriticError, CriticSpecError, UnboundedRequest
 from amc_agents.quoting import cause_of, excerpt, keep_secret, keep_secrets_of, quoted

@@ -13,7 +13,6 @@ from langgraph.errors import GraphBubbleUp
 from amc_agents.concurrency.background import on_background_loop, run_in_background, start_in_background
 from amc_agents.concurrency.gather import to_its_end
 from amc_agents.errors import AgentContractError
-from amc_agents.plain import fields_of
 from amc_agents.population.conclusion import closing_notes, log_end
 from amc_agents.population.feature import Features
 from amc_agents.population.loop import conclude
@@ -22,6 +21,7 @@ from amc_agents.population.system import ParticleSystem
 from amc_agents.run import Run
 from amc_agents.runtime.tracing import NO_SPAN, RunSpan, begin_run
 from amc_agents.runtime.world import KeptWorld, Worlds
+from amc_agents.types import fields_of
 
 _KEY = "__amc_open_run"
 

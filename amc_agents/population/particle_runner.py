@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, ToolCall
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
-from amc_agents.concurrency.rate_gate import RateGate
+from amc_agents.concurrency.gather import RateGate
 from amc_agents.context import change_context
 from amc_agents.errors import AgentContractError, BudgetExhausted, TimeLimitExceeded, UnboundedRequest
 from amc_agents.logs import log, room_logger

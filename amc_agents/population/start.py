@@ -36,8 +36,7 @@ from amc_agents.population.system import ParticleSystem
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.door import Door, NodeAtDoor
 from amc_agents.runtime.effects import Effect, has_sync_form
-from amc_agents.runtime.known_models import pass_caches_by
-from amc_agents.runtime.metering import PolicyMeter, policy_meter
+from amc_agents.runtime.metering import PolicyMeter, pass_caches_by, policy_meter
 from amc_agents.runtime.world import RecordingWorld, Worlds, make_worlds
 from amc_agents.types import Forkable, Task
 from amc_agents.usage import Meter, metering

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from amc_agents import smc
-from amc_agents.concurrency.gather import at_most
-from amc_agents.concurrency.rate_gate import gated
+from amc_agents.concurrency.gather import at_most, gated
 from amc_agents.critics.adapting import checked_values, failing_as_critic_error
 from amc_agents.critics.uses import nature_of, require_beta
 from amc_agents.errors import CriticError, TimeLimitExceeded, UnreadableAnswer

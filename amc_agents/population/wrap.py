@@ -30,7 +30,7 @@ from amc_agents.runtime.calls import CriticChoice, OfferedCritics
 from amc_agents.runtime.contract import patient
 from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
-from amc_agents.runtime.known_models import pass_caches_by
+from amc_agents.runtime.metering import pass_caches_by
 from amc_agents.settings import DEFAULTS, AmcSettings, Beta, Select
 from amc_agents.smc import Adaptive, Schedule
 

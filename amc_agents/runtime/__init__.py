@@ -6,8 +6,8 @@
 | `calls` | the context, critic and config of a call |
 | `world` | the worlds of particles, and `current_environment` |
 | `door` | holds a particle at its commit tools |
-| `metering`, `budget_keeper` | count the requests of an agent's models, and reserve them under budgets |
-| `known_models` | the models within reach of an agent, and their caches |
+| `metering` | counts the requests of an agent's models, and lets particles pass by their caches |
+| `budget_keeper` | reserves requests under budgets |
 | `tracing` | the interface of traces, and its default that records nothing |
 | `deciding`, `inner_calls` | chat models that decide, their middleware and node; their requests: code of LAC and PNLC |
 | `text_agent` | a ReAct agent for text worlds |

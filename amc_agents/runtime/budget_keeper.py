@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -15,11 +15,18 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 from amc_agents.budget import Bound, Budget, Claim, Purse, answer_limit, claimed, claimed_in_thread, paying, spenders
+from amc_agents.critics.asking import CriticChatModel
 from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.logs import drop_records
 from amc_agents.prices import Rates
-from amc_agents.runtime.known_models import check_affordable
-from amc_agents.runtime.metering import WRAPPER_TYPES, ContextHandler, policy_meter, usage_of
+from amc_agents.runtime.metering import (
+    WRAPPER_TYPES,
+    ContextHandler,
+    policy_meter,
+    request_name,
+    usage_of,
+    within_reach,
+)
 from amc_agents.usage import Usage
 
 _SENT = ("tools", "functions", "tool_choice", "response_format", "system", "text")
@@ -138,6 +145,51 @@ def bounded(budget: Budget | None, prices: Mapping[str, Rates] | None = None, *u
             yield
     finally:
         purse.close()
+
+
+def check_affordable(budget: Budget, prices: Mapping[str, Rates], *things: Any) -> None:
+    """Check what can be known about a budget before any request is made.
+
+    If it limits dollars, every model within reach of some objects needs a price. If it limits dollars or tokens, an
+    answer of a critic needs an upper bound that fits: a policy would be paid before its critic is refused.
+
+    Args:
+        budget: the budget.
+        prices: the prices that apply, those of the budget included.
+        *things: agents, critics, worlds, functions, ...
+
+    Raises:
+        UnboundedRequest: a model has no price, or an answer of a critic has no limit or exceeds the budget.
+    """
+    if not {"tokens", "dollars"}.isdisjoint(budget.limits):
+        for bound in sorted(known_bounds(things), key=lambda bound: bound.model):
+            budget.require_room(bound, prices)
+
+
+def known_bounds(things: Iterable[Any]) -> set[Bound]:
+    """Return the models within reach of some objects, as requests to them are charged.
+
+    The bound of an answer is known for critics only, and else 1 token: other models may be called with any limit.
+
+    The search follows attributes, containers, nodes, tools, closures, and the globals that your own functions use. A
+    component that makes requests itself, not through a LangChain model, has an attribute `charged_as`: the name, or
+    None before it is known.
+    """
+    bounds: set[Bound] = set()
+    for thing, name in within_reach(things):
+        if isinstance(thing, CriticChatModel):
+            bounds.add(_bound_of_critic(thing))
+        elif name is not None:
+            bounds.add(Bound(name, 1, 1))
+    return bounds
+
+
+def _bound_of_critic(critic: CriticChatModel) -> Bound:
+    """Return the bound of a critic's answer, whatever its prompt."""
+    model, settings = critic.model, critic.settings
+    default = model._get_ls_params(**settings).get("ls_max_tokens")
+    limit = answer_limit(model._get_invocation_params(**settings), default)
+    return Bound(request_name(model, settings), 0, limit)
 
 
 def _reserving(run_id: UUID) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import RetryPolicy
 from pydantic import BaseModel
 
-from amc_agents.concurrency.rate_gate import current_gate
+from amc_agents.concurrency.gather import current_gate
 from amc_agents.critics.spec import near
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.quoting import quoted

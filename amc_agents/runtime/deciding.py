@@ -28,8 +28,7 @@ from typing_extensions import TypedDict, override
 
 from amc_agents.budget import Budget
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.concurrency.gather import at_most
-from amc_agents.concurrency.rate_gate import RateGate, gated
+from amc_agents.concurrency.gather import RateGate, at_most, gated
 from amc_agents.config import ConfigLike
 from amc_agents.critics.adapting import connect, failing
 from amc_agents.errors import CriticError

@@ -27,8 +27,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.runtime import get_runtime
 
 from amc_agents.concurrency.background import close_connections_at_end
-from amc_agents.concurrency.gather import side_by_side
-from amc_agents.concurrency.rate_gate import politely
+from amc_agents.concurrency.gather import politely, side_by_side
 from amc_agents.critics.asking import name_of
 from amc_agents.critics.server.served import LEAST_LOGPROB
 from amc_agents.decisions import Answers, Sample

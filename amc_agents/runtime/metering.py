@@ -1,21 +1,36 @@
-"""Count the usage of an agent's models, wherever the agent calls them."""
+"""The requests of an agent's models: counted wherever they are made, and never answered by a cache.
+
+The models are found by what the agent holds: `within_reach`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import functools
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from dataclasses import fields, is_dataclass
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple, TypeGuard
 from uuid import UUID
 
+from langchain_core.caches import BaseCache
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.globals import get_llm_cache, set_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models.llms import BaseLLM
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.outputs import ChatGeneration, Generation, LLMResult
+from langchain_core.runnables import RunnableBinding
 from langchain_core.tracers.context import register_configure_hook
+from langgraph.store.base import BaseStore
+from typing_extensions import override
 
 from amc_agents.context import change_context, particle_context
-from amc_agents.runtime.door import is_abandoned
+from amc_agents.runtime.door import in_particle, is_abandoned
 from amc_agents.usage import LANGCHAIN_COUNTS, OPENAI_COUNTS, Meter, Usage, reported_usage
 
 
@@ -254,3 +269,142 @@ def _named(facts: Mapping[str, Any], request: _Request) -> str:
     once = model[: len(model) // request.n]
     model = once if request.n > 1 and model == once * request.n else model
     return f"{provider}:{model}" if provider and model else model
+
+
+class _PassedBy(BaseCache):
+    """A cache of LangChain, which particles pass by: it would give the same answer to all of them."""
+
+    def __init__(self, cache: BaseCache) -> None:
+        self.inner = cache
+
+    @override
+    def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
+        return None if in_particle() else self.inner.lookup(prompt, llm_string)
+
+    @override
+    def update(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
+        if not in_particle():
+            self.inner.update(prompt, llm_string, return_val)
+
+    @override
+    def clear(self, **options: Any) -> None:
+        self.inner.clear(**options)
+
+    @override
+    async def alookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
+        return None if in_particle() else await self.inner.alookup(prompt, llm_string)
+
+    @override
+    async def aupdate(self, prompt: str, llm_string: str, return_val: Sequence[Generation]) -> None:
+        if not in_particle():
+            await self.inner.aupdate(prompt, llm_string, return_val)
+
+    @override
+    async def aclear(self, **options: Any) -> None:
+        await self.inner.aclear(**options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the cache has besides LangChain's interface."""
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def pass_caches_by(*things: Any) -> None:
+    """Let particles pass by LangChain's cache (`set_llm_cache`), and those of the models within reach of some objects.
+
+    Outside of particles the caches work as before.
+    """
+    if (shared := get_llm_cache()) is not None and not isinstance(shared, _PassedBy):
+        set_llm_cache(_PassedBy(shared))
+    for thing, _ in within_reach(things):
+        model = thing.bound if isinstance(thing, RunnableBinding) else thing
+        if not makes_requests(model):
+            continue
+        if isinstance(model.cache, BaseCache) and not isinstance(model.cache, _PassedBy):
+            model.cache = _PassedBy(model.cache)
+
+
+def within_reach(things: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
+    """Yield the objects within reach of some, each with its name if it makes requests; what these hold is left out."""
+    seen: dict[int, Any] = {}
+    waiting = deque((thing, 0) for thing in things)
+    while waiting and len(seen) < _MOST_OBJECTS:
+        thing, depth = waiting.popleft()
+        if isinstance(thing, _LEAVES) or id(thing) in seen:
+            continue
+        seen[id(thing)] = thing  # Kept, so that no other object gets its id.
+        name = _name_of(thing)
+        yield thing, name
+        if name is None and depth < _DEPTH:
+            waiting.extend((child, depth + 1) for child in _children(thing))
+
+
+def _name_of(thing: Any) -> str | None:
+    """Return the name under which the thing's own requests are charged; None: it makes none, or it is not known."""
+    if isinstance(thing, RunnableBinding) and makes_requests(thing.bound):
+        return request_name(thing.bound, thing.kwargs)
+    if makes_requests(thing):
+        return request_name(thing, {})
+    # Found without `__getattr__`: a proxy of a world would send a request to its process.
+    name = None if inspect.getattr_static(thing, "charged_as", None) is None else thing.charged_as
+    return name if isinstance(name, str) else None
+
+
+def makes_requests(thing: Any) -> TypeGuard[BaseChatModel | BaseLLM]:
+    """Return whether the thing is a model of LangChain that sends requests itself."""
+    return isinstance(thing, BaseChatModel | BaseLLM) and thing._llm_type not in WRAPPER_TYPES
+
+
+def request_name(model: BaseChatModel | BaseLLM, options: Mapping[str, Any]) -> str:
+    """Return the name that LangChain gives to the callbacks of a request."""
+    facts = model._get_ls_params(**options)
+    provider, name = facts.get("ls_provider") or "", facts.get("ls_model_name") or ""
+    return f"{provider}:{name}" if provider and name else name
+
+
+def _children(thing: Any) -> Iterator[Any]:
+    if isinstance(thing, dict):
+        yield from list(thing.values())
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
+        yield from thing
+    elif isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif inspect.isroutine(thing):
+        yield from _used_by(thing)
+    else:
+        yield from list(vars(thing).values()) if hasattr(thing, "__dict__") else ()
+        if is_dataclass(thing):
+            yield from (getattr(thing, field.name, None) for field in fields(thing))
+        if callable(thing):
+            yield from _used_by(type(thing).__call__)
+
+
+def _used_by(function: Callable[..., Any]) -> Iterator[Any]:
+    """Yield the object of a method, and the variables that a function uses."""
+    for name in ("__self__", "__func__", "__wrapped__", "__defaults__", "__kwdefaults__"):
+        yield getattr(function, name, None)
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # A variable that has no value yet.
+            yield cell.cell_contents
+    code = getattr(function, "__code__", None)
+    if code is not None and not (getattr(function, "__module__", None) or "").startswith(_LIBRARIES):
+        variables = function.__globals__
+        yield from (variables[name] for name in _names_in(code) if name in variables)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names in a function, its inner functions and comprehensions."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
+_LEAVES = (ModuleType, type, str, bytes, bytearray, int, float, complex, type(None), BaseStore)
+_LIBRARIES = ("amc_agents.", "langchain", "langgraph", "pydantic", "asyncio", "concurrent", "threading", "httpx")
+"""Modules whose functions have no models of the user in their globals."""
+_DEPTH = 12
+"""Greatest distance from a given object."""
+_MOST_OBJECTS = 50_000
+"""Most objects that are examined."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
-from amc_agents.concurrency import rate_gate
+from amc_agents.concurrency import gather
 from amc_agents.concurrency.background import background_loop
 from amc_agents.critics.server import client
 from amc_agents.errors import AmcError
@@ -40,7 +40,7 @@ def methods(folder) -> dict[str, tuple[Surface, Seen]]:
 def _no_pauses(monkeypatch):
     """Retries follow at once, or after the time that the server asks for."""
     monkeypatch.setattr(client, "_pause", lambda state: state.outcome.exception().retry_after or 0.0)
-    monkeypatch.setattr(rate_gate, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(gather, "_FIRST_PAUSE_S", 0.001)
 
 
 def happened(case: Case, surface: Surface, proxy: Wire, right: Seen) -> tuple[str, Seen | AmcError]:
@@ -70,7 +70,7 @@ QUICK = [case for number, case in enumerate(ALL) if number % 37 == 0 and case no
 )
 def test_a_fault_has_the_outcome_of_the_table(case, methods, monkeypatch):
     if case.times == FOREVER:
-        monkeypatch.setattr(rate_gate, "PATIENCE_S", 0.02)
+        monkeypatch.setattr(gather, "PATIENCE_S", 0.02)
     surface, right = methods[case.surface]
     meter = Meter()
     with nothing_left(), wire(upstream(surface.talk)) as proxy, recording(surface, meter):

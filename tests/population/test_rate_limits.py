@@ -16,8 +16,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from openai import RateLimitError
 
 from amc_agents import AmcSettings, Budget, actor_critic_model
-from amc_agents.concurrency import rate_gate
-from amc_agents.concurrency.rate_gate import RateGate, rate_limit_of, retry_after_of
+from amc_agents.concurrency import gather
+from amc_agents.concurrency.gather import RateGate, rate_limit_of, retry_after_of
 from amc_agents.critics.judge.critic import JudgeCritic
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import QuorumLost
@@ -97,7 +97,7 @@ def test_all_particles_wait_for_the_same_gate():
 
 
 def test_a_server_that_never_recovers_is_an_error(monkeypatch):
-    monkeypatch.setattr(rate_gate, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(gather, "PATIENCE_S", 0.3)
     server = Server(most=0, headers={"Retry-After-Ms": "50"})
     with scripted_server({ROUTE: server.answer}) as running:
         graph = amc(text_agent(server.model(running.url)), environment=sum_world, n_particles=2, resample=Never())
@@ -265,8 +265,8 @@ def test_headers(headers, seconds):
 
 def test_pauses_double_and_one_wave_counts_once(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("amc_agents.concurrency.rate_gate.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("amc_agents.concurrency.rate_gate.random.uniform", lambda low, high: high)
+    monkeypatch.setattr("amc_agents.concurrency.gather.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("amc_agents.concurrency.gather.random.uniform", lambda low, high: high)
     gate = RateGate()
     assert gate.wait_s == 0
     assert gate.close()
@@ -287,7 +287,7 @@ def test_pauses_double_and_one_wave_counts_once(monkeypatch):
 
 def test_a_long_wait_says_what_is_waited_for_every_30_s(monkeypatch, caplog):
     clock = [100.0]
-    monkeypatch.setattr("amc_agents.concurrency.rate_gate.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("amc_agents.concurrency.gather.time.monotonic", lambda: clock[0])
     gate, times = RateGate(), []
     while gate.close():
         if caplog.records[len(times) :]:

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from amc_agents.budget import Budget
-from amc_agents.concurrency import rate_gate
+from amc_agents.concurrency import gather
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import UnboundedRequest
 from amc_agents.runtime.budget_keeper import bounded
@@ -69,7 +69,7 @@ def test_a_failed_request_counts_as_a_call_without_a_report(run):
 
 @BOTH_WAYS
 def test_a_request_that_is_refused_and_repeated_counts_once(run, monkeypatch):
-    monkeypatch.setattr(rate_gate, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(gather, "_FIRST_PAUSE_S", 0.001)
     answers = iter([Refused("later"), Refused("later"), None])
     assert counted(lambda messages: next(answers) or answered(messages), run) == {"updater": {"small": Usage(1, 5, 2)}}
 
@@ -107,12 +107,12 @@ def test_a_request_that_is_cancelled_in_flight_counts(run):
 
 @BOTH_WAYS
 def test_a_request_that_is_cancelled_before_it_was_sent_does_not_count(run):
-    gate = rate_gate.RateGate()
+    gate = gather.RateGate()
     gate.close(60.0)
 
     async def asked():
         work = role_answers(Named(respond=answered), "updater")(["?"])
-        with metering(meter), rate_gate.gated(gate):
+        with metering(meter), gather.gated(gate):
             task = asyncio.ensure_future(work)
             for _ in range(5):  # until it waits at the gate
                 await asyncio.sleep(0)

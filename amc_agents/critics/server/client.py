@@ -28,8 +28,7 @@ from pydantic import SecretStr
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
 
 from amc_agents.budget import Bound, claim
-from amc_agents.concurrency.gather import side_by_side
-from amc_agents.concurrency.rate_gate import RateGate, retry_after_of
+from amc_agents.concurrency.gather import RateGate, retry_after_of, side_by_side
 from amc_agents.critics.allowed import checked_address, current_rule, is_loopback, redacted
 from amc_agents.critics.spec import number
 from amc_agents.errors import ConfigurationError, CriticServerError

@@ -25,12 +25,12 @@ from langgraph.pregel import Pregel
 from amc_agents.concurrency.background import DaemonThreads, in_forked_process, lock_across_forks
 from amc_agents.context import change_context
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.plain import plain
 from amc_agents.population.features.watchers import ignore_runs, listening
 from amc_agents.prices import Rates, cost
 from amc_agents.quoting import quoted
 from amc_agents.run import Run
 from amc_agents.runtime.metering import PolicyMeter, count_requests, counting_requests, policy_meter
+from amc_agents.types import plain
 from amc_agents.usage import Meter, Usage, metering
 
 FILE = "rollout.sqlite"

@@ -22,8 +22,7 @@ from amc_agents.operations.rollout.canary_comparison import (
     watch,
 )
 from amc_agents.operations.rollout.confidence import mean_sequence
-from amc_agents.plain import plain
-from amc_agents.types import FloatArray
+from amc_agents.types import FloatArray, plain
 
 KIND = "canary"
 

@@ -14,7 +14,7 @@ from amc_agents.critics.reliability import Bin, reliability
 from amc_agents.operations.importing.logged_runs import outcome_in
 from amc_agents.operations.rollout.call_records import Records
 from amc_agents.operations.rollout.confidence import SMALLEST, Ranking, rank
-from amc_agents.plain import plain
+from amc_agents.types import plain
 
 KIND = "shadow"
 USELESS = 0.55

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from amc_agents.plain import plain
 from amc_agents.quoting import masked
 from amc_agents.runtime.metering import Answer
+from amc_agents.types import plain
 from amc_agents.usage import Usage
 
 Attributes = dict[str, Any]

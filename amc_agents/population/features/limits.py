@@ -25,8 +25,7 @@ from amc_agents.population.settings import Settings
 from amc_agents.population.system import ParticleSystem
 from amc_agents.population.waiting import wait_for
 from amc_agents.prices import Rates
-from amc_agents.runtime.budget_keeper import keep_budgets, paying_from
-from amc_agents.runtime.known_models import check_affordable
+from amc_agents.runtime.budget_keeper import check_affordable, keep_budgets, paying_from
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Trajectory
 from amc_agents.usage import Usage

@@ -18,8 +18,8 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.lac.model import actor_critic_model
 from amc_agents.pnlc.model import critique_refine_model
 from amc_agents.prices import Price
+from amc_agents.runtime.budget_keeper import check_affordable
 from amc_agents.runtime.deciding import DecidingModel
-from amc_agents.runtime.known_models import check_affordable
 from amc_agents.usage import Usage
 from amc_agents_gateway.accounts import Accounts
 from amc_agents_gateway.callers import Admission, Caller, Keys

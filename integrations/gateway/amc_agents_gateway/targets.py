@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from amc_agents.budget import Bound
-from amc_agents.concurrency.gather import side_by_side
-from amc_agents.concurrency.rate_gate import RateGate, gated
+from amc_agents.concurrency.gather import RateGate, gated, side_by_side
 from amc_agents.quoting import listed
 from amc_agents.runtime.deciding import DecidingModel
 from amc_agents.runtime.metering import PolicyMeter, counting_requests

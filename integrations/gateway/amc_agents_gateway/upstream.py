@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import ConfigDict, Field, SkipValidation
 
-from amc_agents.concurrency.rate_gate import retry_after_of
+from amc_agents.concurrency.gather import retry_after_of
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import excerpt
 from amc_agents_gateway.callers import secret_of

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tenacity import AsyncRetrying
 
-from amc_agents.concurrency.rate_gate import RateGate
+from amc_agents.concurrency.gather import RateGate
 from amc_agents.critics.server import client
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.errors import (

@@ -15,8 +15,7 @@ from amc_agents.errors import BudgetExhausted, UnboundedRequest
 from amc_agents.lac import actor_critic_model
 from amc_agents.prices import Price
 from amc_agents.psrl import PosteriorSampling
-from amc_agents.runtime.budget_keeper import bounded
-from amc_agents.runtime.known_models import known_bounds
+from amc_agents.runtime.budget_keeper import bounded, known_bounds
 from amc_agents.testing.scripted import ScriptedChatModel
 
 
