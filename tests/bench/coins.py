@@ -85,6 +85,6 @@ def six_methods_of_coins():
 
 
 def comparison_of_coins(n_tasks=3, methods=None, **settings):
-    given = {"environment": BitWorld, "critic": ShareOfOnes(), "n_particles": 8, "horizon": 6, **settings}
+    given = {"environment": BitWorld, "critic": ShareOfOnes(), "n_particles": 4, "horizon": 6, **settings}
     tasks = [Task(f"bits/{number}", f"Say bits, {number}.") for number in range(n_tasks)]
     return Comparison(policy=coins, tasks=tasks, methods=methods or six_methods_of_coins(), **given)

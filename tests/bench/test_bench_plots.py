@@ -46,12 +46,12 @@ def test_branches_follow_the_run(run):
 
 
 async def test_no_two_branches_cross(make_comparison):
-    comparison = make_comparison(1, [amc(Tuned(steps=(1, 2, 3), beta=0.1))], n_particles=20)
+    comparison = make_comparison(1, [amc(Tuned(steps=(1, 2, 3), beta=0.1))], n_particles=8)
     _, run = await run_one(comparison, 0, comparison.tasks[0], comparison.methods[0])
     branches = branches_of(run)
     for start in {one.start for one in branches} - {0.0}:
         forks = sorted((one for one in branches if one.start == start), key=lambda one: one.row)
-        assert [one.row for one in forks] == list(range(20))
+        assert [one.row for one in forks] == list(range(8))
         assert [one.from_row for one in forks] == sorted(one.from_row or 0 for one in forks)
 
 

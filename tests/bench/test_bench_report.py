@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from dataclasses import replace
@@ -15,14 +14,6 @@ from amc_agents.bench.report_tables import main_differences, markdown
 from amc_agents.bench.runner import compare
 from amc_agents.cli.comparison import detail_table, difference_table, score_table
 from amc_agents.errors import ConfigurationError
-from tests.bench.coins import comparison_of_coins
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    comparison = comparison_of_coins(n_tasks=4, seeds=(0, 1))
-    records = asyncio.run(compare(comparison, tmp_path_factory.mktemp("results")))
-    return summarise(records, comparison.methods, comparison.settings, command="amc bench")
 
 
 async def test_results_are_kept_as_json_with_their_schema(results, tmp_path):
@@ -63,7 +54,7 @@ async def test_tables_fit_a_terminal_of_80_columns(results):
     assert "…" not in text
     row = next(line for line in text.splitlines() if line.startswith("ReAct, greedy"))
     assert row.split() == ["ReAct,", "greedy", "1.000", "±", "0.000", "1.000", "±", "0.000", "-", "-"]
-    assert "4 tasks, 2 seed(s), N = 8" in text
+    assert "4 tasks, 2 seed(s), N = 4" in text
 
 
 async def test_n_appears_only_for_methods_with_particles(results):

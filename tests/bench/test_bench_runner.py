@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, react, smc
+from amc_agents.bench.methods import Tuned, amc, amc_hidden, best_of_n, chosen, judged, lac, react, smc
 from amc_agents.bench.records import Cost, RunResult, Scores, read_run_results
 from amc_agents.bench.results_folder import ResultsFolder, clear, demo_folder
-from amc_agents.bench.runner import compare, run_one, run_seed
+from amc_agents.bench.runner import MethodEstimate, PlannedRuns, _times, compare, estimate_runs, run_one, run_seed
+from amc_agents.bench.tuning import Grid, TuningSearch
 from amc_agents.critics import spec
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticError
 from amc_agents.smc import Never
@@ -28,7 +29,7 @@ async def test_every_method_on_every_task_and_seed(make_comparison, tmp_path, si
     by_method = {record.method: record.scores for record in records}
     assert {name for name, scores in by_method.items() if scores.deployable is None} == {"smc", "amc"}
     assert by_method["react"].particles == 1
-    assert by_method["best-of-n"].particles == 8
+    assert by_method["best-of-n"].particles == 4
     assert all(max(record.particles.returns) == record.scores.oracle for record in read_run_results(tmp_path))
 
 
@@ -99,16 +100,17 @@ async def test_a_broken_line_elsewhere_is_an_error(make_comparison, tmp_path):
 
 
 async def test_other_settings_are_refused_by_name(make_comparison, tmp_path):
-    await compare(make_comparison(1), tmp_path)
+    cold = [amc(Tuned(steps=(2,), beta=0.1))]
+    await compare(make_comparison(1, cold), tmp_path)
     with pytest.raises(ConfigurationError, match="--resume"):
-        await compare(make_comparison(1), tmp_path)
-    with pytest.raises(ConfigurationError, match="n_particles was 8, is 9"):
-        await compare(make_comparison(1, n_particles=9), tmp_path, resume=True)
+        await compare(make_comparison(1, cold), tmp_path)
+    with pytest.raises(ConfigurationError, match="n_particles was 4, is 5"):
+        await compare(make_comparison(1, cold, n_particles=5), tmp_path, resume=True)
     warm = [amc(Tuned(temperature=0.5, steps=(2,), beta=0.1))]
     with pytest.raises(ConfigurationError, match=r"amc: temperature was 1\.0, is 0\.5"):
         await compare(make_comparison(1, warm), tmp_path, resume=True)
     with pytest.raises(ConfigurationError, match="weights"):
-        await compare(make_comparison(1, about={"weights": "others"}), tmp_path, resume=True)
+        await compare(make_comparison(1, cold, about={"weights": "others"}), tmp_path, resume=True)
 
 
 async def test_a_method_may_be_added_later(make_comparison, tmp_path):
@@ -214,6 +216,29 @@ async def test_a_critic_of_the_future_is_not_asked_to_pick_among_finished_runs(m
     assert asked == [], "it has nothing to say of finished trajectories"
     with pytest.raises(ConfigurationError, match="amc-hidden hides rewards"):
         make_comparison(1, critic=Future())
+
+
+async def test_an_estimate_plays_each_method_once_and_multiplies(make_comparison):
+    methods = [react(), best_of_n(), amc(Tuned(steps=(2,))), lac(Tuned(k=2), critic="tests.bench.coins:LikesOnes")]
+    comparison = make_comparison(10, methods, n_particles=3)
+    estimates = await estimate_runs(comparison, [PlannedRuns(method.name, None, 10) for method in methods])
+    calls = {each.method: each.policy_calls for each in estimates}
+    assert calls == {"react": 10 * 4, "best-of-n": 3 * 10 * 4, "amc": 3 * 10 * 4, "lac": 2 * 10 * 4}
+    assert [each.n_runs for each in estimates] == [10] * 4
+    assert estimates[0].dollars is None  # the model has no price
+    assert BitWorld.started == 4
+    cost = Cost(1, 20, 3, 9, 4, 50, 9, 0, 0.5, world_model_calls=2, world_model_tokens=7, dollars=0.25)
+    assert _times("amc", 2, 6, cost) == MethodEstimate("amc", 2, 6, 6 * 23, 6 * 6, 6 * 57, 1.5)
+
+
+async def test_an_estimate_of_a_search_counts_every_setting_and_n(make_comparison):
+    grid = Grid(temperatures=(0.3, 0.6), n_particles=(2, 5))
+    search = TuningSearch(("react", "best-of-n"), grid, 5, joint=True, max_calls=999)
+    comparison = make_comparison(5, [react(), best_of_n()], seeds=(0, 1))
+    plain, parallel = await estimate_runs(comparison, search.planned(2))
+    n_played = 2 * 5 * 2  # temperatures x tasks x seeds
+    assert (plain.n_runs, parallel.n_runs) == (n_played, 2 * n_played)
+    assert (plain.policy_calls, parallel.policy_calls) == (n_played * 4, n_played * (2 + 5) * 4)
 
 
 def test_empty_comparisons_and_duplicate_names_are_refused(make_comparison):

@@ -37,7 +37,7 @@ async def test_every_trajectory_of_every_run_is_in_the_dataset(make_comparison, 
         stored.setdefault((record.trajectory.task.id, record.policy), []).append(record.trajectory.return_)
     assert stored == expected
     assert {json.loads(record.settings)["prompt"] for record in records} == {result.prompt for result in results}
-    assert [record.group for record in records if record.policy == "smc"] == [*range(16)]
+    assert [record.group for record in records if record.policy == "smc"] == [*range(8)]
 
 
 async def test_the_dataset_does_not_depend_on_the_order_of_the_runs(make_comparison, tmp_path, six_methods):

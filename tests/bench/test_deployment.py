@@ -1,22 +1,9 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from amc_agents.bench.methods import Tuned, amc_hidden, best_of_n, react, react_greedy, smc
-from amc_agents.bench.report import PairedDifference, Results, summarise
+from amc_agents.bench.report import PairedDifference, Results
 from amc_agents.bench.report_tables import deployment_lines, deployment_markdown, deployments
-from amc_agents.bench.runner import compare
-from tests.bench.coins import comparison_of_coins
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    methods = [react(), react_greedy(), best_of_n(), smc(Tuned(steps=(2,), beta=0.1)), amc_hidden(Tuned(steps=(2,)))]
-    comparison = comparison_of_coins(4, methods)
-    records = asyncio.run(compare(comparison, tmp_path_factory.mktemp("results")))
-    return summarise(records, comparison.methods, comparison.settings)
 
 
 def with_gain(results: Results, difference: float, low: float, high: float) -> Results:

@@ -117,8 +117,8 @@ def test_the_best_of_27_noisy_settings_is_often_found():
         return choose_jointly([AMC], GRID, score, 60).best[AMC].tuned == best
 
     rng = np.random.default_rng(3)
-    # The rate is .53 (1,500 repetitions): of 200, more than 60 with a probability of 1 - 1e-10.
-    assert sum(found_in(rng) for _ in range(200)) > 60
+    # The rate is .53 (1,500 repetitions): of 100, more than 25 with a probability of 1 - 1e-8.
+    assert sum(found_in(rng) for _ in range(100)) > 25
 
 
 def test_the_file_keeps_n_the_calls_and_the_regret(tmp_path):

@@ -10,12 +10,12 @@ import pytest
 
 from amc_agents.bench import on_ray
 from amc_agents.bench.engine import run_job
-from amc_agents.bench.executors import execute_job
+from amc_agents.bench.executors import execute_job, run_shared
 from amc_agents.bench.on_ray import LostCall, RaySettings, ray_settings, run_on_ray
 from amc_agents.bench.plan import run_plan
 from amc_agents.bench.run_files import failed_runs
 from amc_agents.errors import AmcError, ConfigurationError
-from tests.bench.tally import Tally, reproducible, two_methods
+from tests.bench.tally import reproducible, two_methods
 
 
 class HereCluster:
@@ -45,16 +45,11 @@ def here(monkeypatch):
     return HereCluster
 
 
-@pytest.fixture
-def tally(tmp_path):
-    return Tally(str(tmp_path / "log"))
-
-
-def test_the_table_of_one_process(tmp_path, here):
+def test_a_shared_folder_and_a_cluster_have_the_table_of_one_process(tmp_path, here):
     plan = two_methods()
-    alone, counted = run_plan(plan, tmp_path / "alone"), []
-    remote = run_on_ray(plan.job(), tmp_path / "ray", RaySettings(), progress=counted.append)
-    assert reproducible(alone) == reproducible(remote)
+    alone, counted = reproducible(run_plan(plan, tmp_path / "alone")), []
+    assert reproducible(run_shared(plan.job(), tmp_path / "shared")) == alone
+    assert reproducible(run_on_ray(plan.job(), tmp_path / "ray", RaySettings(), progress=counted.append)) == alone
     assert counted == [0, 2, 4]
 
 

@@ -63,6 +63,7 @@ def test_several_temperatures_are_for_particles_alone(other: dict[str, Any]) -> 
         replace(best_of_n(), temperatures=(0.5, 0.7), **other)
 
 
+@pytest.mark.thorough  # loads the shipped model; tests/population has proposals without it
 def test_particles_with_several_proposals_have_their_temperatures_in_turn() -> None:
     greedy = texts(played(True, react_greedy())[1])[0]
     several = texts(played(True, replace(best_of_n(), temperatures=(0.0, 2.0)))[1])

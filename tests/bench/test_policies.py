@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from amc_agents.bench.methods import PROMPTED, Tuned, amc, best_of_n, lac, react, reflact, reflexion, tree_of_thoughts
+from amc_agents.bench.methods import PROMPTED, Tuned, react, reflact, reflexion, tree_of_thoughts
 from amc_agents.bench.plan import ComparisonPlan, policy_model, run_plan
 from amc_agents.bench.run_files import failed_runs
-from amc_agents.bench.runner import PlannedRuns, estimate_runs
 from amc_agents.bench.selection import MethodChoice
-from amc_agents.bench.tuning import Grid, TuningSearch
 from amc_agents.envs.registry import world
 from amc_agents.errors import ConfigurationError
 from tests.scripted_http import ScriptedServer, scripted_server
@@ -77,6 +74,7 @@ def test_a_policy_that_was_trained_for_its_world_is_not_prompted(names):
         MethodChoice(names).applied_to(ComparisonPlan((), 1))
 
 
+@pytest.mark.thorough  # twenty requests of each of three runs; test_own_agent.py has a failure without a server
 def test_a_request_that_fails_is_a_failure_in_the_table_and_the_others_go_on(server, tmp_path):
     calls = []
 
@@ -91,33 +89,6 @@ def test_a_request_that_fails_is_a_failure_in_the_table_and_the_others_go_on(ser
     assert len(results) == 2
     (failure,) = failed_runs(tmp_path, plan.comparison().items(), [result.key for result in results])
     assert "too long" in failure.error
-
-
-@pytest.mark.thorough
-def test_an_estimate_plays_each_method_once_and_multiplies(server):
-    plan = plan_of(react(), best_of_n(), amc(Tuned(steps=(2,))), lac(Tuned(k=2), critic="uniform"), n_tasks=10)
-    planned = [PlannedRuns(method.name, None, 10) for method in plan.methods]
-    estimates = {each.method: each for each in asyncio.run(estimate_runs(plan.comparison(), planned))}
-    horizon = 20
-    # A plain run makes 20 calls; three particles make three times as many, and all have ten tasks.
-    assert estimates["react"].policy_calls == 10 * horizon
-    assert estimates["best-of-n"].policy_calls == estimates["amc"].policy_calls == 3 * 10 * horizon
-    assert estimates["lac"].policy_calls == 2 * 10 * horizon
-    assert estimates["amc"].policy_tokens == 110 * estimates["amc"].policy_calls
-    assert estimates["amc"].dollars is None  # "m" has no price
-    assert len(server.asked) == horizon * (1 + 1 + 1 + 2)
-
-
-def test_an_estimate_of_a_search_counts_every_setting_and_n(server):
-    grid = Grid(temperatures=(0.3, 0.6), n_particles=(2, 5))
-    search = TuningSearch(("react", "best-of-n"), grid, 5, joint=True, max_calls=999)
-    plan = plan_of(react(Tuned(0.6)), best_of_n(Tuned(0.6)), seeds=(0, 1), n_tasks=5)
-    estimates = {each.method: each for each in asyncio.run(estimate_runs(plan.comparison(), search.planned(2)))}
-    horizon, n_played = 20, 2 * 5 * 2  # temperatures x tasks x seeds
-    assert (estimates["react"].n_runs, estimates["best-of-n"].n_runs) == (n_played, 2 * n_played)
-    assert estimates["react"].policy_calls == n_played * horizon
-    assert estimates["best-of-n"].policy_calls == n_played * (2 + 5) * horizon
-    assert len(server.asked) == 2 * horizon
 
 
 def test_a_trained_policy_gets_no_rules_and_another_model_those_of_the_world():

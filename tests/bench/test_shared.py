@@ -16,12 +16,10 @@ import pytest
 from amc_agents.bench import executors
 from amc_agents.bench.engine import run_job
 from amc_agents.bench.executors import LEASE_S, Claim, Claims, SharedQueue, run_shared
-from amc_agents.bench.methods import Tuned, react
-from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.results_folder import CLAIMS, ResultsFolder, sole_run
 from amc_agents.bench.run_files import failed_runs
 from amc_agents.errors import ConfigurationError, StorageError
-from tests.bench.tally import Line, Tally, reproducible, two_methods
+from tests.bench.tally import Line
 
 ITEM, OTHER = ("method", "0", 0), ("method", "1", 0)
 
@@ -39,11 +37,6 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
-
-
-@pytest.fixture
-def tally(tmp_path):
-    return Tally(str(tmp_path / "log"))
 
 
 def stored(tally, out):
@@ -137,13 +130,6 @@ def test_a_process_that_was_suspended_stores_nothing_twice(tmp_path, tally, cloc
     assert (tmp_path / "records.jsonl").read_text() == ""
 
 
-def test_a_result_of_another_item_is_refused(tmp_path, tally):
-    with Claims(tmp_path, "a") as claims, ResultsFolder(tmp_path, {}, {}) as folder:
-        queue = queue_on(folder, tally, claims)
-        with pytest.raises(ValueError, match="expected the result of"):
-            queue.complete(queue.claim(), Line(*OTHER))
-
-
 async def test_two_that_share_a_folder_execute_each_item_once(tmp_path, tally):
     out, counted = tmp_path / "out", []
     await asyncio.gather(
@@ -180,19 +166,6 @@ def test_shared_and_exclusive_runs_refuse_each_other(tmp_path, tally):
         run_job(tally, out, resume=True)
     assert len(run_job(tally, out, resume=True)) == 6
     assert len(tally.executed()) == 6
-
-
-def test_other_settings_are_refused(tmp_path):
-    plan = ComparisonPlan(methods=(react(Tuned()),), n_tasks=1, band=(2, 3), n_particles=2, plain=True)
-    run_shared(plan.job(), tmp_path)
-    with pytest.raises(ConfigurationError, match="made with other settings"):
-        run_shared(replace(plan, n_particles=3).job(), tmp_path)
-
-
-def test_a_shared_folder_has_the_results_of_one_process(tmp_path):
-    plan = two_methods()
-    alone, together = run_plan(plan, tmp_path / "alone"), run_shared(plan.job(), tmp_path / "shared")
-    assert reproducible(alone) == reproducible(together)
 
 
 KILLED = """

@@ -44,7 +44,7 @@ async def searched(settings, *, critic=None, pays=lambda actions: float(all(acti
 
 
 async def test_the_beam_keeps_the_best_states():
-    runs = [await searched(TreeSettings("beam", samples=6, width=1), seed=seed) for seed in range(20)]
+    runs = [await searched(TreeSettings("beam", samples=6, width=1), seed=seed) for seed in range(10)]
     # Each step fails to draw a 1 in six samples with probability 2^-6.
     assert np.mean([run.best.return_ for run in runs]) > 0.7
     assert {run.usage["policy"].calls for run in runs} == {6 * LENGTH}
@@ -97,15 +97,12 @@ async def test_returns_that_were_backed_up_correct_a_misleading_critic():
     assert np.mean(solved) > 0.5 > np.mean([run.best.return_ for run in beam])
 
 
-async def test_a_tree_that_is_exhausted_ends():
+async def test_a_tree_that_is_exhausted_ends_and_has_closed_the_worlds_of_ended_episodes():
     run = await searched(TreeSettings("mcts", samples=30, max_calls=100_000), pays=lambda actions: 0.0)
     assert run.usage["policy"].calls == 30 * (2**LENGTH - 1)
     assert len(run.population.trajectories) == 2**LENGTH
-
-
-async def test_the_world_of_an_ended_episode_is_closed_at_once():
-    await searched(TreeSettings("mcts", samples=30, max_calls=100_000), pays=lambda actions: 0.0)
-    # Of each state on the way, its sibling; in the end, a single state has both of its children.
+    # The world of an ended episode is closed at once. Of each state on the way, its sibling is open; in the end, a
+    # single state has both of its children.
     assert CountedWorld.most_open <= 2**LENGTH / 2 + 1
 
 

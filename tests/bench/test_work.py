@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import pytest
 
 from amc_agents.bench.engine import FolderQueue, share_of, work_off
 from amc_agents.bench.results_folder import ResultsFolder, WorkItem, read_results
+from tests.bench.tally import Line
 
 ITEMS = [WorkItem(method, task, 0) for task in "abc" for method in ("one way", "another")]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A result."""
-
-    name: str
-    task: str
-    seed: int
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.name, self.task, self.seed
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Store:
@@ -49,12 +31,6 @@ class Store:
 
 async def done(item):
     return Line(*item.key)
-
-
-def test_an_item_survives_json_and_keeps_its_key():
-    item = WorkItem("amc", "crafting/test/3", 7)
-    assert WorkItem(**json.loads(json.dumps(asdict(item)))) == item
-    assert item.key == ("amc", "crafting/test/3", 7)
 
 
 @pytest.mark.parametrize("n_concurrent", [1, 3, 20])

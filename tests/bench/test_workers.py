@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from amc_agents.bench.engine import run_job
 from amc_agents.bench.methods import Tuned, best_of_n, react
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.records import read_run_results
@@ -33,18 +34,11 @@ def folder_reads(monkeypatch):
     return reads
 
 
-def test_one_process_counts_its_runs_without_reading_the_folder_each_time(tmp_path, monkeypatch):
+def test_one_process_counts_its_runs_without_reading_the_folder_each_time(tmp_path, monkeypatch, tally):
     reads, told = folder_reads(monkeypatch), []
-    run_plan(PLAN, tmp_path, n_concurrent=1, progress=told.append)
+    run_job(tally, tmp_path / "out", n_concurrent=1, progress=told.append)
     assert told == list(range(7))
     assert len(reads) < 6
-
-
-def test_progress_starts_at_the_stored_results(tmp_path):
-    told = []
-    run_plan(replace(PLAN, n_tasks=2), tmp_path, n_concurrent=1)
-    run_plan(PLAN, tmp_path, resume=True, n_concurrent=1, progress=told.append)
-    assert told == [4, 5, 6]
 
 
 @pytest.mark.thorough
@@ -53,10 +47,6 @@ def test_several_processes_report_their_common_progress(tmp_path):
     records = run_plan(PLAN, tmp_path, n_workers=2, progress=told.append)
     assert told == sorted(told)
     assert told[-1] == len(records) == 6
-
-
-def test_progress_is_optional(tmp_path):
-    assert len(run_plan(PLAN, tmp_path)) == 6
 
 
 BENCH = """
@@ -105,19 +95,16 @@ def test_workers_end_with_a_bench_that_is_killed_and_a_second_bench_is_refused_w
         run_plan(replace(PLAN, n_particles=3), out, resume=True)
 
 
-def test_a_worker_that_still_writes_holds_the_folder_of_a_killed_run(tmp_path):
-    run_plan(PLAN, tmp_path)
+def test_a_worker_that_still_writes_holds_the_folder_of_a_killed_run(tmp_path, tally):
     with (
         sole_user(tmp_path / ".records-0-of-2.lock", doing="a worker"),
         pytest.raises(ConfigurationError, match="a worker of an earlier amc bench"),
     ):
-        run_plan(PLAN, tmp_path, resume=True)
+        run_job(tally, tmp_path, resume=True)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', '{"version": 1, "settings": 3, "methods": {}}'])
-def test_damaged_settings_are_named(tmp_path, text):
-    run_plan(PLAN, tmp_path)
+def test_damaged_settings_are_named(tmp_path, tally, text):
     (tmp_path / "settings.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"settings\.json .*use another folder"):
-        run_plan(PLAN, tmp_path, resume=True)
+        run_job(tally, tmp_path, resume=True)

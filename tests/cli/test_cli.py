@@ -47,12 +47,12 @@ def test_no_help_is_eaten_as_markup():
             assert Text.from_markup(text or "").plain == (text or "").replace("\\[", "["), name
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", [["demo"], ["bench"], ["tune"], ["collect"], ["train", "value"], ["score"]])
-def test_every_command_has_help(command, name):
+@pytest.mark.parametrize("name", [["bench"], ["train", "value"]])
+def test_the_help_of_a_command_has_its_options_and_an_example(command, name):
     code, out, _ = command(*name, "--help")
     assert code == 0
     assert "--out" in out
+    assert f"Example: amc {' '.join(name)}" in " ".join(out.split())
 
 
 def commands(command, name=()):
@@ -61,18 +61,6 @@ def commands(command, name=()):
         yield " ".join(name), command
     for last, each in inner.items():
         yield from commands(each, (*name, last))
-
-
-def test_every_command_has_json_and_an_example():
-    from typer.main import get_command
-
-    from amc_agents.cli.commands import app
-
-    found = dict(commands(get_command(app)))
-    assert len(found) > 20
-    for name, command in found.items():
-        assert any("--json" in parameter.opts for parameter in command.params), name
-        assert (command.epilog or "").startswith(f"Example: amc {name}"), name
 
 
 def test_version(command):
@@ -100,12 +88,11 @@ def test_the_demo_in_two_processes(tmp_path):
 
 
 def test_a_demo_leaves_a_benchs_results_alone(command, tmp_path):
-    assert command("bench", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")[0] == 0
-    kept = (tmp_path / "records.jsonl").read_text()
+    (tmp_path / "records.jsonl").write_text("kept")
     code, _, err = command("demo", "--out", tmp_path, *TINY, "--methods", "react", "--workers", "1")
     assert code == 2
     assert "is not a folder of `amc demo`" in err
-    assert (tmp_path / "records.jsonl").read_text() == kept
+    assert (tmp_path / "records.jsonl").read_text() == "kept"
 
 
 @pytest.mark.thorough
@@ -126,20 +113,12 @@ def test_bench_resumes(command, tmp_path):
 
 
 @pytest.mark.thorough
-def test_one_beta_for_all_that_weigh_trajectories(command, tmp_path):
-    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "react,amc", "--workers", "1"]
-    assert command(*arguments, "--beta", "0.5")[0] == 0
+def test_beta_steps_and_success_reward_apply_to_all_methods_that_use_them(command, tmp_path):
+    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "best-of-n,smc,amc,react", "--workers", "1"]
+    assert command(*arguments, "--steps", "2,1", "--success-reward", "1", "--beta", "0.5")[0] == 0
     methods = json.loads((tmp_path / "settings.json").read_text())["methods"]
-    assert (methods["amc"]["beta"], methods["react"]["beta"]) == (0.5, 1.0)
-    code, _, err = command(*arguments, "--resume")
-    assert (code, "beta was 0.5, is 0.1" in err or "'beta': 0.5" in err) == (2, True), err
-
-
-@pytest.mark.thorough
-def test_steps_and_success_reward_apply_to_all_methods_that_resample(command, tmp_path):
-    arguments = ["bench", "--out", str(tmp_path), *TINY, "--methods", "best-of-n,smc,amc", "--workers", "1"]
-    assert command(*arguments, "--steps", "2,1", "--success-reward", "1")[0] == 0
-    methods = json.loads((tmp_path / "settings.json").read_text())["methods"]
+    assert methods.pop("react")["beta"] == 1.0
+    assert {of["beta"] for of in methods.values()} == {0.5}
     assert {name: of["resample"] for name, of in methods.items()} == {
         "best-of-n": "Never()", "smc": "AtSteps(1, 2)", "amc": "AtSteps(1, 2)",
     }  # fmt: skip
@@ -253,6 +232,8 @@ def test_a_number_of_particles_that_cannot_be_read(command, tmp_path, particles,
         (["bench", "--out", "my results"], "Go on with: amc bench --out 'my results' --resume"),
         (["train", "value", "--out", "v"], "Go on with: amc train value --out v --resume"),
         (["collect", "--out", "d"], "Go on with: amc collect --out d"),
+        (["demo"], None),
+        ([], None),
     ],
 )
 def test_an_interrupted_command_says_how_to_go_on(command, monkeypatch, arguments, told):
@@ -262,16 +243,7 @@ def test_an_interrupted_command_says_how_to_go_on(command, monkeypatch, argument
     monkeypatch.setattr("amc_agents.cli.commands.app", interrupted)
     code, _, err = command(*arguments)
     assert code == 130
-    assert err == f"amc: interrupted; finished results are kept. {told}\n"
-
-
-def test_an_interrupted_command_that_keeps_nothing_promises_nothing(command, monkeypatch):
-    def interrupted():
-        raise SystemExit(130)
-
-    monkeypatch.setattr("amc_agents.cli.commands.app", interrupted)
-    assert command("demo") == (130, "", "amc: interrupted\n")
-    assert command() == (130, "", "amc: interrupted\n")
+    assert err == ("amc: interrupted\n" if told is None else f"amc: interrupted; finished results are kept. {told}\n")
 
 
 def test_the_list_of_commands_fits_a_screen(command, monkeypatch):
@@ -301,12 +273,3 @@ def test_every_command_and_group_has_an_example_and_every_command_takes_json():
         assert inner or any("--json" in option.opts for option in command.params), name
 
     walk(get_command(app), "amc")
-
-
-@pytest.mark.thorough
-def test_every_command_has_an_example(command):
-    from amc_agents.cli.commands import _COMMANDS
-
-    for name in _COMMANDS:
-        out = " ".join(command(name, "--help")[1].split())
-        assert f"Example: amc {name}" in out
