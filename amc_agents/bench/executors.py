@@ -269,7 +269,7 @@ def run_shared(
         lease: seconds until the items of a process that died are free again.
 
     Returns:
-        All results of the job, whoever executed the items.
+        All results of the job, those of other calls included.
 
     Raises:
         ConfigurationError: `out` holds results with other settings, or a run that does not share it is using it.

@@ -271,14 +271,14 @@ def deployment_rows(results: Results) -> list[list[str]]:
     """Return the cells of each deployment, in the order of `HEADINGS`."""
     return [
         [
-            f"{one.method.label}: {one.method.scores[_PICK].mean:.3f}",
-            f"{one.plain.label}: {one.plain.scores[_PICK].mean:.3f}",
-            f"{one.gain.difference:+.3f}",
-            f"{one.gain.low:+.3f} to {one.gain.high:+.3f}",
-            one.verdict,
-            *_costs(one.method.cost, one.plain.cost),
+            f"{deployment.method.label}: {deployment.method.scores[_PICK].mean:.3f}",
+            f"{deployment.plain.label}: {deployment.plain.scores[_PICK].mean:.3f}",
+            f"{deployment.gain.difference:+.3f}",
+            f"{deployment.gain.low:+.3f} to {deployment.gain.high:+.3f}",
+            deployment.verdict,
+            *_costs(deployment.method.cost, deployment.plain.cost),
         ]
-        for one in deployments(results)
+        for deployment in deployments(results)
     ]
 
 
@@ -289,7 +289,7 @@ def deployment_note(results: Results) -> str:
     made = deployments(results)
     if not made:
         return _without_pick(results)
-    tasks = min(one.gain.tasks for one in made)
+    tasks = min(deployment.gain.tasks for deployment in made)
     few = (
         f" With fewer than {ENOUGH_TASKS} tasks and few differing results, intervals are unreliable."
         if tasks < ENOUGH_TASKS

@@ -28,16 +28,14 @@ from amc_agents.cli.options import (
     critic_name,
     particles_of,
     positive,
+    steps_of,
 )
 from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.own import Agent, Concurrent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
-from amc_agents.quoting import quoted
 
 if TYPE_CHECKING:
-    from amc_agents.bench.own.plan import OwnPlan
-    from amc_agents.bench.plan import ComparisonPlan
-    from amc_agents.smc import Schedule
+    from amc_agents.bench.plan import Plan
 
 
 def demo(
@@ -59,7 +57,7 @@ def demo(
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.results_folder import demo_folder
     from amc_agents.bench.selection import MethodChoice
-    from amc_agents.cli.comparison import run_and_report, with_methods
+    from amc_agents.cli.comparison import Execution, run_and_report, with_methods
 
     console = console_beside(as_json)
     plan = ComparisonPlan(
@@ -72,7 +70,7 @@ def demo(
     )
     plan = with_methods(plan, MethodChoice(_names(methods)), console)
     with demo_folder(out):
-        results = run_and_report(plan, out, console, "Agentic Monte Carlo", n_workers=workers or available_cpus())
+        results = run_and_report(plan, out, console, "Agentic Monte Carlo", Execution(workers or available_cpus()))
     if as_json:
         print_json(results.model_dump())
 
@@ -161,22 +159,23 @@ def bench(
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.selection import MethodChanges, MethodChoice
     from amc_agents.bench.tuned import read_chosen
-    from amc_agents.cli.comparison import run_and_report, with_methods
+    from amc_agents.cli.comparison import Execution, run_and_report, with_methods
     from amc_agents.cli.comparison_estimate import print_estimate
+    from amc_agents.smc import AtSteps
 
     console = console_beside(as_json)
     n_workers = _n_workers(workers, executor, watch=watch)
     changes = MethodChanges(
         temperature,
         positive("--beta", beta),
-        _schedule(steps),
+        None if steps is None else AtSteps(*steps_of("--steps", steps)),
         positive("--success-reward", success_reward),
     )
     choice = MethodChoice(
         _names(methods), read_chosen(tuned) if tuned else {}, judge, decision_critic, candidates, changes
     )
     common: dict[str, Any] = {"n_particles": particles_of(particles), "critic": critic_name(critic, config)}
-    plan: ComparisonPlan | OwnPlan
+    plan: Plan
     if (named := _one_agent(own, agent)) is not None:
         refused = {
             "--world": None if world == "crafting" else world, "--band": band, "--model": model,
@@ -193,16 +192,15 @@ def bench(
             seeds=tuple(range(seeds)), model=model, **common,
         )  # fmt: skip
         plan = with_methods(plan, choice, console)
-    note = _foreign_settings(plan, told=tuned is not None or temperature is not None)
+    note = _foreign_settings(plan, chosen=tuned is not None or temperature is not None)
     if note:
         console.print(note, soft_wrap=True)
     if estimate:
         print_estimate(plan, console, as_json=as_json)
         return
     results = run_and_report(
-        plan, out, console, "Methods", n_workers=n_workers, resume=resume,
-        keep_decisions=keep_decisions, n_concurrent=concurrent, executor=executor,
-        keep_trajectories=keep_trajectories, watch=watch,
+        plan, out, console, "Methods", Execution(n_workers, concurrent, executor, resume),
+        keep_decisions=keep_decisions, keep_trajectories=keep_trajectories, watch=watch,
     )  # fmt: skip
     if as_json:
         print_json(results.model_dump())
@@ -225,11 +223,11 @@ def _one_agent(own: str | None, agent: str | None) -> str | None:
     return own or agent
 
 
-def _foreign_settings(plan: ComparisonPlan | OwnPlan, *, told: bool) -> str | None:
+def _foreign_settings(plan: Plan, *, chosen: bool) -> str | None:
     """Return a warning if the shipped settings, tuned for a small shipped policy, apply to a chat model."""
     from amc_agents.bench.plan import ComparisonPlan, is_embedded
 
-    if told or not isinstance(plan, ComparisonPlan) or is_embedded(plan.policy):
+    if chosen or not isinstance(plan, ComparisonPlan) or is_embedded(plan.policy):
         return None
     return (
         f"The methods' settings were tuned for a small shipped policy. For a fair comparison with {plan.policy}, tune "
@@ -239,15 +237,3 @@ def _foreign_settings(plan: ComparisonPlan | OwnPlan, *, told: bool) -> str | No
 
 def _names(methods: str | None) -> list[str] | None:
     return methods.split(",") if methods else None
-
-
-def _schedule(steps: str | None) -> Schedule | None:
-    from amc_agents.smc import AtSteps
-
-    if steps is None:
-        return None
-    try:
-        numbers = [int(step) for step in steps.split(",")]
-    except ValueError as error:
-        raise ConfigurationError(f"--steps takes whole numbers, as in 4,8,12; got {quoted(steps)}") from error
-    return AtSteps(*numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich import box
@@ -14,8 +15,7 @@ from rich.table import Table
 from amc_agents.bench import decision_report, plots
 from amc_agents.bench.executors import PROCESSES, SHARED
 from amc_agents.bench.methods import AMC
-from amc_agents.bench.own.plan import OwnPlan
-from amc_agents.bench.plan import ComparisonPlan, run_plan
+from amc_agents.bench.plan import ComparisonPlan, Plan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import Results, summarise
 from amc_agents.bench.report_tables import (
@@ -44,6 +44,16 @@ from amc_agents.population.conclusion import quiet_notes
 from amc_agents.training.dataset import pyarrow_or_error
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How runs are executed: arguments of `run_plan`."""
+
+    n_workers: int
+    n_concurrent: int = 8
+    executor: str = PROCESSES
+    resume: bool = False
+
+
 def with_methods(plan: PlanT, choice: MethodChoice, console: Console) -> PlanT:
     """Choose the methods of a plan, and print which of them cannot run."""
     plan, notes = choice.applied_to(plan)
@@ -53,16 +63,13 @@ def with_methods(plan: PlanT, choice: MethodChoice, console: Console) -> PlanT:
 
 
 def run_and_report(
-    plan: ComparisonPlan | OwnPlan,
+    plan: Plan,
     out: Path,
     console: Console,
     title: str,
+    execution: Execution,
     *,
-    n_workers: int,
-    resume: bool = False,
     keep_decisions: bool = False,
-    n_concurrent: int = 8,
-    executor: str = PROCESSES,
     keep_trajectories: bool = False,
     watch: bool = False,
 ) -> Results:
@@ -73,11 +80,8 @@ def run_and_report(
         out: the results folder.
         console: where to print.
         title: the title of tables and pictures begins with it.
-        n_workers: number of processes.
-        resume: continue with the results in `out`.
+        execution: how the runs are executed.
         keep_decisions: store every decision too.
-        n_concurrent: runs in progress at the same time in each process.
-        executor: where the runs are executed; see `amc_agents.bench.executors`.
         keep_trajectories: store every trajectory too, and write them as a dataset.
         watch: show the populations of the runs in progress, which are then those of this process.
     """
@@ -85,9 +89,8 @@ def run_and_report(
         pyarrow_or_error()  # before anything is played
     started = time.perf_counter()
     records = run_with_bar(
-        plan, out, console, "runs",
-        resume=resume, n_workers=n_workers, keep_decisions=keep_decisions, n_concurrent=n_concurrent,
-        executor=executor, keep_trajectories=keep_trajectories, watch=watch,
+        plan, out, console, "runs", execution,
+        keep_decisions=keep_decisions, keep_trajectories=keep_trajectories, watch=watch,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     comparison = plan.comparison()
@@ -102,7 +105,7 @@ def run_and_report(
         comparison.settings,
         command=command_line(),
         # Earlier or other calls have played some of the runs.
-        seconds=None if resume or executor == SHARED else seconds,
+        seconds=None if execution.resume or execution.executor == SHARED else seconds,
         failures=failures,
     )
     title = f"{title}{plan.where}"
@@ -129,16 +132,13 @@ def run_and_report(
 
 
 def run_with_bar(
-    plan: ComparisonPlan | OwnPlan,
+    plan: Plan,
     out: Path,
     console: Console,
     title: str,
+    execution: Execution,
     *,
-    resume: bool,
-    n_workers: int,
     keep_decisions: bool = False,
-    n_concurrent: int = 8,
-    executor: str = PROCESSES,
     keep_trajectories: bool = False,
     watch: bool = False,
 ) -> list[RunResult]:
@@ -149,13 +149,10 @@ def run_with_bar(
         return run_plan(
             plan,
             out,
-            resume=resume,
-            n_workers=n_workers,
             progress=lambda done: bar.update(line, completed=done),
             keep_decisions=keep_decisions,
-            n_concurrent=n_concurrent,
-            executor=executor,
             keep_trajectories=keep_trajectories,
+            **asdict(execution),
         )
 
 
@@ -185,7 +182,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _write_decision_report(plan: ComparisonPlan | OwnPlan, out: Path) -> Path | None:
+def _write_decision_report(plan: Plan, out: Path) -> Path | None:
     """Report on the stored decisions; None if no decision used a critic."""
     keys = {(task.id, seed) for task in plan.tasks() for seed in plan.seeds}
     runs = [run for run in read_decisions(out) if (run.task, run.seed) in keys]

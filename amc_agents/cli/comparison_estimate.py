@@ -7,8 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from amc_agents.bench.methods import Method
-from amc_agents.bench.own.plan import OwnPlan
-from amc_agents.bench.plan import ComparisonPlan
+from amc_agents.bench.plan import Plan
 from amc_agents.bench.runner import PlannedRuns, estimate_runs
 from amc_agents.bench.tuned import MAKERS
 from amc_agents.cli.output import print_json
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
     from amc_agents.bench.tuning import TuningSearch
 
 
-def print_estimate(plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
+def print_estimate(plan: Plan, console: Any, *, as_json: bool) -> None:
     """Play the first task by each method, and print what all runs would cost."""
     comparison = plan.comparison()
     n_runs = len(comparison.tasks) * len(comparison.seeds)
     _estimate(comparison, [PlannedRuns(method.name, None, n_runs) for method in plan.methods], console, as_json=as_json)
 
 
-def print_search_estimate(search: TuningSearch, plan: ComparisonPlan | OwnPlan, console: Any, *, as_json: bool) -> None:
+def print_search_estimate(search: TuningSearch, plan: Plan, console: Any, *, as_json: bool) -> None:
     """Play the first training task by each method, and print what the search would cost."""
     # A middle temperature, with the settings from which a search of one setting after the other starts.
     temperature = sorted(search.grid.temperatures)[len(search.grid.temperatures) // 2]
@@ -38,7 +37,7 @@ def print_search_estimate(search: TuningSearch, plan: ComparisonPlan | OwnPlan, 
 
 
 def print_collection_estimate(
-    plan: ComparisonPlan | OwnPlan,
+    plan: Plan,
     console: Any,
     n_trajectories: int,
     *,
@@ -54,7 +53,7 @@ def print_collection_estimate(
     _estimate(comparison, planned, console, "trajectories", as_json=as_json)
 
 
-def planned_line(search: TuningSearch, plan: ComparisonPlan | OwnPlan) -> str:
+def planned_line(search: TuningSearch, plan: Plan) -> str:
     """Return how many runs a search makes."""
     n_runs = sum(runs.n_runs for runs in search.planned(len(plan.seeds)))
     return (

@@ -32,9 +32,9 @@ from amc_agents.quoting import quoted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amc_agents.bench.own.plan import OwnPlan
-    from amc_agents.bench.plan import ComparisonPlan
+    from amc_agents.bench.plan import Plan
     from amc_agents.bench.tuned import Cell, Setting, Tuning
+    from amc_agents.cli.comparison import Execution
     from amc_agents.cli.console import PlainConsole
 
 
@@ -126,7 +126,7 @@ def tune(
     """
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.tuning import TuningSearch, tuning_grid
-    from amc_agents.cli.comparison import print_files
+    from amc_agents.cli.comparison import Execution, print_files
     from amc_agents.cli.comparison_estimate import planned_line, print_search_estimate
     from amc_agents.envs.registry import world as registered_world
 
@@ -136,7 +136,7 @@ def tune(
     common: dict[str, Any] = {
         "n_particles": max(sizes) if sizes else particles_of(particles), "critic": critic_name(critic, config)
     }  # fmt: skip
-    plan: ComparisonPlan | OwnPlan
+    plan: Plan
     chosen = _numbers(temperatures)
     if agent is not None:
         refused = {"--world": None if world == "crafting" else world, "--band": band, "--model": model}
@@ -160,7 +160,7 @@ def tune(
         print_search_estimate(search, plan, console, as_json=as_json)
         return
     console.print(planned_line(search, plan), soft_wrap=True)
-    run = Runs(workers or available_cpus(), console, concurrent, executor)
+    run = Runs(Execution(workers or available_cpus(), concurrent, executor, resume=True), console)
     tuning = search.carry_out(
         lambda settings, n: run.score(settings, plan.part(0, n), out / "runs"),
         lambda settings, n: run.score(settings, plan.part(search.n_tasks, n), out / "check"),
@@ -188,7 +188,7 @@ def _regret_lines(tuning: Tuning) -> list[str]:
     ]
 
 
-def _methods_for(plan: ComparisonPlan | OwnPlan) -> str:
+def _methods_for(plan: Plan) -> str:
     """Return the methods to tune if none are named; for an own agent the one that can be deployed, if there is one."""
     from amc_agents.bench.comparison import predicts_return, ready_critic
     from amc_agents.bench.plan import ComparisonPlan
@@ -197,12 +197,10 @@ def _methods_for(plan: ComparisonPlan | OwnPlan) -> str:
     return "react,best-of-n," + ("amc-hidden" if own and predicts_return(ready_critic(plan.critic_spec)) else "amc")
 
 
-def _print_next(
-    plan: ComparisonPlan | OwnPlan, tuning: Tuning, files: list[Path | None], console: PlainConsole
-) -> None:
-    from amc_agents.bench.plan import ComparisonPlan
+def _print_next(plan: Plan, tuning: Tuning, files: list[Path | None], console: PlainConsole) -> None:
+    from amc_agents.bench.own import OwnPlan
 
-    if isinstance(plan, ComparisonPlan):
+    if not isinstance(plan, OwnPlan):
         console.print(f"Compare on test tasks: amc bench --tuned {files[0]} --out FOLDER", soft_wrap=True)
         return
     critic = f" --critic {plan.critic}" if plan.critic else ""
@@ -245,23 +243,18 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 class Runs:
     """How runs are executed and shown."""
 
-    n_workers: int
+    execution: Execution
     console: Any
-    n_concurrent: int
-    executor: str
 
-    def score(self, settings: Sequence[Setting], plan: ComparisonPlan | OwnPlan, runs: Path) -> list[Cell]:
+    def score(self, settings: Sequence[Setting], plan: Plan, runs: Path) -> list[Cell]:
         """Score settings by running them in the plan; every run is stored in `runs`."""
         from amc_agents.bench.run_files import failed_runs
         from amc_agents.bench.tuned import cells_of, method_of, without_failed_tasks
         from amc_agents.cli.comparison import run_with_bar
 
         tried = replace(plan, methods=tuple(method_of(name, tuned) for name, tuned in settings))
-        title = f"{len(settings)} settings, {plan.n_tasks} tasks"
-        records = run_with_bar(
-            tried, runs, self.console, title,
-            resume=True, n_workers=self.n_workers, n_concurrent=self.n_concurrent, executor=self.executor,
-        )  # fmt: skip
+        title = f"{len(settings)} settings, {len(plan.tasks())} tasks"
+        records = run_with_bar(tried, runs, self.console, title, self.execution)
         failures = failed_runs(runs, tried.comparison().items(), [record.key for record in records])
         kept, note = without_failed_tasks(records, failures)
         if note:
@@ -269,15 +262,14 @@ class Runs:
         return cells_of(settings, kept)
 
 
-def _n_searched(plan: ComparisonPlan | OwnPlan, regret: int | None) -> int:
+def _n_searched(plan: Plan, regret: int | None) -> int:
     """Return the number of tasks that the search plays; a file's last ones are kept to measure the regret."""
     from amc_agents.bench.plan import ComparisonPlan
 
-    n_tasks = plan.n_tasks - (0 if regret is None or isinstance(plan, ComparisonPlan) else regret)
+    given = len(plan.tasks())
+    n_tasks = given - (0 if regret is None or isinstance(plan, ComparisonPlan) else regret)
     if n_tasks < 1:
-        raise ConfigurationError(
-            f"--regret {regret} needs more than {regret} training tasks, and the file has {plan.n_tasks}"
-        )
+        raise ConfigurationError(f"--regret {regret} needs more than {regret} training tasks, and the file has {given}")
     return n_tasks
 
 
@@ -308,7 +300,7 @@ def _check_joint(*, joint: bool, full: bool, max_calls: float | None, regret: in
         )
 
 
-def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> list[Path | None]:
+def _write_files(tuning: Tuning, plan: Plan, out: Path) -> list[Path | None]:
     from amc_agents.bench.methods import plain_size
     from amc_agents.bench.plan import ComparisonPlan
     from amc_agents.bench.tuned import config_text
@@ -316,7 +308,7 @@ def _write_files(tuning: Tuning, plan: ComparisonPlan | OwnPlan, out: Path) -> l
     command, path = command_line(), out / "tuning.json"
     settings = {
         "n_particles": plain_size(plan.n_particles), "split": plan.split, "first_task": plan.first,
-        "tasks": plan.n_tasks, "seeds": len(plan.seeds), "critic": plan.critic_spec,
+        "tasks": len(plan.tasks()), "seeds": len(plan.seeds), "critic": plan.critic_spec,
         **({"world": plan.world, "band": plan.difficulty} if isinstance(plan, ComparisonPlan) else plan.about),
     }  # fmt: skip
     tuning.save(path, command, settings)

@@ -35,8 +35,6 @@ class ValueModel:
 class Rollouts:
     """V^pi of one task's states: the mean return of continuations at a temperature (`lockstep.Judge`).
 
-    It does the same as `amc_agents.bench.rollout_critic`, on shared draws.
-
     Args:
         forest: makes the continuations, with other draws than the search's.
         temperature: of the policy.

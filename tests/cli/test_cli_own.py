@@ -190,7 +190,7 @@ def test_the_chosen_n_is_in_the_written_configuration(own, tmp_path):
         (["bench", "--tasks", "tasks.jsonl"], "a file needs your own agent (--agent)"),
         (["bench", "OWN", "--agent", "OWN", "--tasks", "tasks.jsonl"], "two agents are named"),
         (
-            ["bench", "OWN", "--tasks", "tasks.jsonl", "--world", "crafting"],
+            ["bench", "OWN", "--tasks", "tasks.jsonl", "--world", "crafting-hidden"],
             "--world cannot be combined with --agent",
         ),
         (["bench", "OWN", "--tasks", "tasks.jsonl", "--methods", "lac"], "no method lac; there are: react"),
