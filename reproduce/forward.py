@@ -22,7 +22,6 @@ from peft import LoraConfig, get_peft_model
 from rich.progress import Progress as Bar
 from transformers import AutoModelForCausalLM
 
-from amc_agents.bench.embedded_imagination import FORWARD, EmbeddedImagination
 from amc_agents.critics.render import turn
 from amc_agents.envs.registry import world
 from amc_agents.models.embedded import EmbeddedChatModel, WordTokenizer, model_folder
@@ -32,6 +31,7 @@ from amc_agents.training.collecting import CollectionProgress, collect
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.fine_tuning import save_adapter
 from amc_agents.types import Trajectory
+from reproduce.embedded_imagination import FORWARD, EmbeddedImagination
 
 FIRST_TASK = 600_000
 """First of the training tasks that serve no other purpose."""

@@ -4,7 +4,7 @@
 |---|---|
 | `methods`, `crafting`, `selection` | the methods, their shipped settings, and the choice among them |
 | `comparison`, `plan` | what is compared, as objects and as plain values |
-| `runner`, `growth`, `searches`, `embedded_imagination` | play one run: particles, tree searches, Reflexion |
+| `runner`, `growth`, `searches` | play one run: particles, tree searches, Reflexion |
 | `results_folder`, `records`, `run_files` | what is stored of each run |
 | `engine`, `executors`, `on_ray` | execute all runs, in processes or on a cluster, and resume them |
 | `statistics` | means over tasks, paired differences |

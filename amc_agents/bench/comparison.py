@@ -23,7 +23,6 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.model import actor_critic_model
 from amc_agents.lac.text_scoring import TextScorer
-from amc_agents.lac.types import Imagination
 from amc_agents.pnlc.model import critique_refine_model
 from amc_agents.prices import Price
 from amc_agents.quoting import quoted
@@ -72,8 +71,6 @@ class Comparison:
     """Minimum return that counts as a success."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """Other plain values that determine the results (policy, weights, world): stored, and checked on resuming."""
-    imagination: Callable[[int], Imagination] | None = None
-    """Depth -> the forward model of decisions that imagine so many steps; None: the policy as a chat model."""
     scorer: Callable[[], TextScorer] | None = None
     """Makes the scorer of texts by the policy, for decisions whose prior needs it."""
     actions: Sequence[str] | None = None
@@ -158,7 +155,6 @@ class Comparison:
             return critique_refine_model(policy, **choosing, config=Config()).model_copy(update={"sink": sink})
         if settings is None:
             return policy
-        imagines = settings.use_critic and settings.depth and self.imagination is not None
         scores = settings.prior != "frequency" and self.scorer is not None
         critic = self.critic_of(method)
         options: Any = asdict(settings)
@@ -166,7 +162,6 @@ class Comparison:
             policy,
             for_task(critic, task) if method.oracle else critic,
             **options,
-            world_model=self.imagination(settings.depth) if imagines and self.imagination else None,
             scorer=self.scorer() if scores and self.scorer else None,
             actions=self.actions if method.listed else None,
             config=Config(),

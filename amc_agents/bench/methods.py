@@ -306,8 +306,6 @@ def lac_variants(tuned: Tuned, *, critic: str | None = None, oracle: str | None 
         lac(tuned, name=LAC_GREEDY, label="LAC + greedy", critic=critic, greedy=True),
         lac(tuned, name=CRITIC_ONLY, label="LAC, critic only", critic=critic, alpha=math.inf),
         lac(tuned, name="lac-thoughts", label="LAC, prior of thoughts", critic=critic, prior="thoughts"),
-        lac(tuned, name="lac-rollout", label="LAC, 1 step imagined", critic=critic, depth=1),
-        lac(tuned, name="lac-rollout-4", label="LAC, 4 steps imagined", critic=critic, depth=4),
         *(
             lac(tuned, name=f"lac-alpha-{alpha:g}", label=f"LAC, alpha {alpha:g}", critic=critic, alpha=alpha)
             for alpha in ALPHAS

@@ -17,7 +17,6 @@ from langchain_core.language_models import BaseChatModel
 
 from amc_agents.bench import crafting
 from amc_agents.bench.comparison import Comparison
-from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.engine import CountCallback
 from amc_agents.bench.executors import PROCESSES, execute_job
 from amc_agents.bench.methods import Method, Tuned
@@ -251,7 +250,6 @@ class ComparisonPlan(Plan):
     def comparison(self, tasks: Sequence[Task] | None = None) -> Comparison:
         """Return the comparison on these tasks; None: on all tasks of the plan."""
         spec, policy = self.world_spec, self.policy
-        embedded = is_embedded(policy)
         return Comparison(
             policy=partial(policy_model, policy),
             environment=spec.make,
@@ -263,8 +261,7 @@ class ComparisonPlan(Plan):
             horizon=spec.horizon,
             success=spec.success,
             about=self.about,
-            imagination=(lambda depth: EmbeddedImagination(policy, depth=depth)) if embedded else None,
-            scorer=(lambda: EmbeddedScorer.load(policy)) if embedded else None,
+            scorer=(lambda: EmbeddedScorer.load(policy)) if is_embedded(policy) else None,
             actions=spec.actions,
             agent=plain_text_agent if self.plain else text_agent,
             rules=self.rules,

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.critics.goal.embeddings import Vectors
 from amc_agents.envs.crafting import CraftingTask, CraftingWorld, RecipeBook, plan
 from amc_agents.envs.crafting.instruction import parse_instruction
 from amc_agents.envs.crafting.recipes import item_id
 from amc_agents.pnlc.types import Proposed
 from amc_agents.types import FloatArray, Step, Task, Trajectory
+from reproduce.embedded_imagination import EmbeddedImagination
 
 GAMMA = 0.9
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from amc_agents.bench.decision_report import agreement, choices, markdown, over_time
-from amc_agents.bench.embedded_imagination import EmbeddedImagination
 from amc_agents.bench.methods import Tuned, chosen, lac, lac_variants, react, react_greedy, vote
 from amc_agents.bench.planner_critic import PlannerCritic
 from amc_agents.bench.report import Results, summarise
@@ -24,7 +23,6 @@ from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
 from amc_agents.envs.crafting.planner import plan
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.models.embedded import model_folder
 from amc_agents.types import Step, Trajectory
 
 PLANNER = "amc_agents.bench.planner_critic:PlannerCritic"
@@ -84,37 +82,15 @@ async def test_a_decision_is_part_of_the_settings(make_comparison, tmp_path):
         await compare(make_comparison(1, [lac(critic=LIKES_ONES, alpha=math.inf)]), tmp_path, resume=True)
 
 
-async def test_a_forward_model_and_a_scorer_of_the_comparison_are_used(make_comparison):
-    class Imagines:
-        def __init__(self):
-            self.sizes = []
-
-        async def imagine(self, trajectories):
-            self.sizes.append(len(trajectories))
-            return [
-                replace(one, steps=(*one.steps[:-1], replace(one.steps[-1], observation="seen")))
-                for one in trajectories
-            ]
-
+async def test_the_scorer_of_the_comparison_is_used(make_comparison):
     class Scores:
         async def log_likelihoods(self, messages, texts, temperature):
             return np.log(np.full(len(texts), 0.5))
 
-    methods = [lac(critic=LIKES_ONES, depth=2), lac(critic=LIKES_ONES, name="lac-thoughts", prior="thoughts")]
-    depths, forward = [], Imagines()
-
-    def imagination(depth):
-        depths.append(depth)
-        return forward
-
-    comparison = make_comparison(1, methods, imagination=imagination, scorer=Scores)
-    rolled, thought = [], []
-    for method, records in zip(methods, (rolled, thought), strict=True):
-        await run_one(comparison, 0, comparison.tasks[0], method, sink=records.append)
-    assert depths == [2]
-    assert forward.sizes == [len(one["candidates"]) for one in rolled]
-    assert rolled[0]["candidates"][0]["imagined"][0]["observation"] == "seen"
-    assert {one["prior"] for one in thought} == {"thoughts"}
+    records = []
+    comparison = make_comparison(1, [lac(critic=LIKES_ONES, prior="thoughts")], scorer=Scores)
+    await run_one(comparison, 0, comparison.tasks[0], comparison.methods[0], sink=records.append)
+    assert {record["prior"] for record in records} == {"thoughts"}
 
 
 async def test_only_an_oracle_receives_the_task(make_comparison):
@@ -270,28 +246,6 @@ async def test_the_oracle_knows_which_step_is_wasted():
     useless = [state.prefix(1).extended(Step("inventory")) for state in states[:1]]
     twice = useless[0].extended(Step("dance"))
     assert (await PlannerCritic().log_odds([*useless, twice])).tolist() == [-5.0, -10.0]
-
-
-async def test_the_embedded_policy_imagines_what_the_world_says():
-    task = generate_task(7, "train", optimal_steps=(4, 6))
-    raw = sorted(task.payload.book.raw)[0]
-    begun = [Trajectory(task).extended(Step(f"get {count} {raw}")) for count in (2, 3)]
-    once = await EmbeddedImagination(depth=1).imagine(begun)
-    assert [one.steps[0].observation for one in once] == [f"Got 2 {raw}", f"Got 3 {raw}"]
-    assert [len(one.steps) for one in once] == [1, 1]
-    thrice = await EmbeddedImagination(depth=3).imagine(begun)
-    assert thrice[0].steps[0] == once[0].steps[0]
-    assert 1 < len(thrice[0].steps) <= 3
-    assert all(step.action and step.observation for step in thrice[0].steps)
-
-
-async def test_an_adapter_plays_the_world_and_ends_where_the_agent_would_speak():
-    task = generate_task(7, "train", optimal_steps=(4, 6))
-    begun = [Trajectory(task).extended(Step(f"get 1 {task.payload.goal}"))]
-    (alone,) = await EmbeddedImagination().imagine(begun)
-    assert alone == begun[0]  # goes on and on: no end, no observation
-    (helped,) = await EmbeddedImagination(adapter=model_folder("crafting") / "verdict").imagine(begun)
-    assert helped.steps[0].observation == f"Could not find {task.payload.goal}"
 
 
 @pytest.mark.thorough
