@@ -7,7 +7,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from amc_agents import AtSteps, amc
 from amc_agents.envs.crafting import CraftingWorld, generate_task
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.runtime.text_agent import TextAgentState, model_node, world_node
 

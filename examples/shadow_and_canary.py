@@ -14,8 +14,8 @@ from langgraph.errors import GraphRecursionError
 
 from amc_agents import AmcSettings, AtSteps, amc, canary, shadow, text_agent, use_environment
 from amc_agents.envs.crafting import CraftingWorld, generate_task
-from amc_agents.envs.crafting.instruction import parse_instruction
-from amc_agents.envs.crafting.recipes import item_id
+from amc_agents.envs.crafting.tasks import parse_instruction
+from amc_agents.envs.crafting.world import item_id
 from amc_agents.models.embedded import EmbeddedChatModel
 
 AGENT = text_agent(EmbeddedChatModel(temperature=0.9))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.critics.judge.style import stated_number
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.imagination import before_verdict, read_imagined
 from amc_agents.messages import split_turn

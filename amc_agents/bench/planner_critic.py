@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amc_agents.envs.crafting.instruction import parse_instruction
-from amc_agents.envs.crafting.planner import plan
+from amc_agents.envs.crafting.tasks import parse_instruction, plan
 from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
 from amc_agents.types import FloatArray, Task, Trajectory
 

@@ -92,7 +92,7 @@ def _registered() -> dict[str, EntryPoint]:
 
 def _crafting() -> WorldSpec:
     from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-    from amc_agents.envs.crafting.instruction import RULES
+    from amc_agents.envs.crafting.tasks import RULES
 
     return WorldSpec(
         make=CraftingWorld,
@@ -106,7 +106,7 @@ def _crafting() -> WorldSpec:
 
 
 def _textcraft_renamed() -> WorldSpec:
-    from amc_agents.envs.crafting.renamed import renamed_tasks
+    from amc_agents.envs.crafting.official import renamed_tasks
 
     path = os.environ.get(TEXTCRAFT_VARIABLE)
     if not path:

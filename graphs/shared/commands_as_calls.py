@@ -8,7 +8,7 @@ from typing import Any
 from langchain.agents.middleware import AgentMiddleware, ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.messages import turn_of
 
 

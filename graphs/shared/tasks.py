@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from amc_agents import Task
 from amc_agents.envs.crafting import CraftingWorld, generate_task
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.errors import ConfigurationError
 from shared.models import OWN_MODEL, RULES
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from amc_agents.envs.crafting.planner import Move, next_move
-from amc_agents.envs.crafting.recipes import Recipe
-from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
+from amc_agents.envs.crafting.tasks import Move, next_move
+from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld, Recipe
 from amc_agents.types import Task
 
 HORIZON = 20

@@ -12,8 +12,8 @@ import numpy as np
 
 from amc_agents.critics.goal.embeddings import Vectors
 from amc_agents.envs.crafting import CraftingTask, CraftingWorld, RecipeBook, plan
-from amc_agents.envs.crafting.instruction import parse_instruction
-from amc_agents.envs.crafting.recipes import item_id
+from amc_agents.envs.crafting.tasks import parse_instruction
+from amc_agents.envs.crafting.world import item_id
 from amc_agents.pnlc.types import Proposed
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 from reproduce.embedded_imagination import EmbeddedImagination

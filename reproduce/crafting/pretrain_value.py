@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from amc_agents.critics.render import DIALOGUE, Encoder
-from amc_agents.envs.crafting.generate import generate_task
+from amc_agents.envs.crafting.tasks import generate_task
 from amc_agents.messages import split_turn
 from amc_agents.training.fine_tuning import make_encoder
 from amc_agents.types import Step, Trajectory

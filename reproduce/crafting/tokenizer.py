@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
-from amc_agents.envs.crafting.generate import CRAFTED, RAW
+from amc_agents.envs.crafting.tasks import CRAFTED, RAW
 from reproduce.word_tokenizer import word_tokenizer
 
 PHRASES = (

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from amc_agents.envs.crafting.generate import generate_task
+from amc_agents.envs.crafting.tasks import generate_task
 from reproduce.crafting.expert import play
 from reproduce.crafting.tokenizer import make_tokenizer
 from reproduce.policy_training import BATCH, Dialogues, DialogueSource, Stage, small_llama, token_losses, train_policy

@@ -23,7 +23,7 @@ from amc_agents.bench.plain_agent import plain_text_agent
 from amc_agents.bench.planner_critic import PlannerCritic
 from amc_agents.bench.statistics import Measured, estimate, paired
 from amc_agents.critics.spec import parse_critic
-from amc_agents.envs.crafting.generate import generate_tasks
+from amc_agents.envs.crafting.tasks import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.training.collecting import collect

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from amc_agents.envs.crafting.planner import plan
+from amc_agents.envs.crafting.tasks import plan
 from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
 from amc_agents.envs.workshop import WorkshopTask, WorkshopWorld, solution_from
 from amc_agents.types import FloatArray

@@ -24,7 +24,7 @@ import numpy as np
 
 from amc_agents.bench.workshop_critic import WorkshopCritic
 from amc_agents.critics.spec import parse_critic
-from amc_agents.envs.crafting.planner import next_move
+from amc_agents.envs.crafting.tasks import next_move
 from amc_agents.envs.workshop import Kind, WorkshopTask, WorkshopWorld, generate_tasks, solution_from
 from amc_agents.training.dataset import read_trajectories
 from amc_agents.training.metrics import auc

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from amc_agents.envs.crafting.planner import Move
-from amc_agents.envs.crafting.recipes import Recipe
+from amc_agents.envs.crafting.tasks import Move
+from amc_agents.envs.crafting.world import Recipe
 from amc_agents.envs.workshop.generate import restricted
 from amc_agents.envs.workshop.planner import relaxed, solution, solution_from
 from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld

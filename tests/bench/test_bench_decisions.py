@@ -21,7 +21,7 @@ from amc_agents.cli import main
 from amc_agents.cli.comparison import difference_table
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.crafting import CraftingWorld, generate_task
-from amc_agents.envs.crafting.planner import plan
+from amc_agents.envs.crafting.tasks import plan
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.types import Step, Trajectory
 

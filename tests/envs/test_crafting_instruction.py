@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from amc_agents.envs.crafting import CraftingWorld, generate_task, generate_tasks, plan
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.errors import ConfigurationError
 from amc_agents.testing import check_environment
 

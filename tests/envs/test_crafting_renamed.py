@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from amc_agents.envs.crafting import official_tasks, plan
-from amc_agents.envs.crafting.generate import CRAFTED, RAW
-from amc_agents.envs.crafting.renamed import renamed, renamed_tasks
+from amc_agents.envs.crafting.official import renamed, renamed_tasks
+from amc_agents.envs.crafting.tasks import CRAFTED, RAW
 from amc_agents.envs.registry import TEXTCRAFT_VARIABLE, world
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import WordTokenizer, model_folder

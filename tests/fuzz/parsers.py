@@ -30,7 +30,7 @@ from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint
 from amc_agents.critics.verdict.reading import CompletionsReader
 from amc_agents.critics.verdict.top_k import TopKReader
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.errors import AmcError, CheckpointError, ConfigurationError, CriticError, PosteriorError
 from amc_agents.files import read_json_object
 from amc_agents.lac.imagination import before_verdict, read_imagined

@@ -18,9 +18,8 @@ from langchain_core.tools import tool
 from amc_agents import EveryStep, amc, current_environment, effect
 from amc_agents.envs.real import Conflict, RowChange
 from amc_agents.envs.real.postgres import PostgresFork
-from amc_agents.envs.real.postgres_databases import PREFIX
-from amc_agents.envs.real.postgres_snapshots import PREFIX as SNAPSHOTS
-from amc_agents.envs.real.postgres_snapshots import remove_snapshots
+from amc_agents.envs.real.postgres_databases import PREFIX, remove_snapshots
+from amc_agents.envs.real.postgres_databases import SNAPSHOT_PREFIX as SNAPSHOTS
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel, check_environment, check_restorable

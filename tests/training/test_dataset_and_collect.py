@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from langchain_core.language_models import FakeListChatModel
 
-from amc_agents.envs.crafting.generate import generate_tasks
+from amc_agents.envs.crafting.tasks import generate_tasks
 from amc_agents.envs.crafting.world import CraftingWorld
 from amc_agents.errors import CheckpointError, ConfigurationError, MissingExtra, StorageError
 from amc_agents.training.collecting import collect, collect_from

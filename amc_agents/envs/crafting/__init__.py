@@ -1,10 +1,8 @@
 """A TextCraft-compatible crafting world with recipe books, a task generator and a planner."""
 
-from amc_agents.envs.crafting.generate import generate_task, generate_tasks
 from amc_agents.envs.crafting.official import load_recipes, official_tasks
-from amc_agents.envs.crafting.planner import Move, next_move, plan
-from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
-from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld
+from amc_agents.envs.crafting.tasks import Move, generate_task, generate_tasks, next_move, plan
+from amc_agents.envs.crafting.world import CraftingTask, CraftingWorld, Recipe, RecipeBook
 
 __all__ = [
     "CraftingTask",

@@ -1,7 +1,11 @@
-"""Load the official TextCraft: its recipe files as a `RecipeBook`, and the paper's tasks.
+"""The official TextCraft: its recipe files as a `RecipeBook`, the paper's tasks, and the same tasks with other names.
 
 The rules are those of the public environment. Files are read in the order of their names, so that every machine gets
 the same book. Task numbers are rows of the published depth table and do not depend on the order of a directory.
+
+A small policy has one token per item name and no others. `renamed` gives each crafted item a name of `CRAFTED`, and
+each fetched item a name of `RAW`, drawn with the task's id and a seed. Recipes keep their counts and their order. Tags
+cannot be renamed, so a tag is replaced by the item that is easiest to craft.
 """
 
 from __future__ import annotations
@@ -10,15 +14,14 @@ import csv
 import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from amc_agents.envs.crafting.generate import instruction
-from amc_agents.envs.crafting.planner import plan
-from amc_agents.envs.crafting.recipes import Recipe, RecipeBook, item_name
-from amc_agents.envs.crafting.world import CraftingTask
+from amc_agents.envs.crafting.tasks import CRAFTED, RAW, concrete_inputs, instruction, parse_instruction, plan
+from amc_agents.envs.crafting.world import CraftingTask, Recipe, RecipeBook, item_name
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.types import Task
@@ -175,3 +178,64 @@ def _table(path: Path, file_name: str) -> list[list[str]]:
             lines: Iterable[str] = (folder / file_name).read_text(encoding="utf-8").splitlines()
             return [row for row in csv.reader(lines, delimiter="\t") if row]
     raise ConfigurationError(f"{file_name} is neither in {path} nor in its parent folder")
+
+
+def renamed_tasks(path: str | Path, n_tasks: int, split: str = "test", first: int = 0) -> list[Task]:
+    """Load official tasks of a split, in the order of its file, and rename their items.
+
+    Args:
+        path: as for `load_recipes`.
+        n_tasks: number of tasks.
+        split: "train" or "test".
+        first: index of the first task within the split.
+
+    Raises:
+        ConfigurationError: the split does not exist, or has too few tasks.
+    """
+    if split not in ("train", "test"):
+        raise ConfigurationError(f'split must be "train" or "test", got {quoted(split)}')
+    tasks = official_tasks(path, "train" if split == "train" else "test")
+    if first + n_tasks > len(tasks):
+        raise ConfigurationError(
+            f"split {quoted(split)} has {len(tasks)} tasks; {n_tasks} tasks from index {first} were requested"
+        )
+    return [renamed(task) for task in tasks[first : first + n_tasks]]
+
+
+def renamed(task: Task, seed: int = 0) -> Task:
+    """Rename the items of a task. Its world has only the recipes that the instruction lists.
+
+    Args:
+        task: an official task.
+        seed: seed of the names; training on a task under several names teaches a policy to read them.
+
+    Raises:
+        ConfigurationError: the task has more distinct items than there are names.
+    """
+    book = task.payload.book
+    parsed = parse_instruction(task.instruction).payload.book.recipes
+    listed = [replace(way, inputs=concrete_inputs(book, way, {})) for way in parsed]
+    made = dict.fromkeys(way.item for way in listed)
+    fetched = dict.fromkeys(name for way in listed for name, _ in way.inputs if name not in made)
+    rng = np.random.default_rng([zlib.crc32(task.id.encode()), seed])
+    names: dict[str, str] = {}
+    for items, known in ((made, CRAFTED), (fetched, RAW)):
+        if len(items) > len(known):
+            raise ConfigurationError(
+                f"{task.id} has {len(items)} crafted or fetched items, but only {len(known)} names exist for them"
+            )
+        names |= dict(zip(items, rng.permutation(known).tolist(), strict=False))
+    ways = [
+        replace(way, item=names[way.item], inputs=tuple((names[name], count) for name, count in way.inputs))
+        for way in listed
+    ]
+    shown, goal = RecipeBook(tuple(ways)), names[task.payload.goal]
+    # The world keeps the official order, by which the planner chooses among recipes of equal depth.
+    position = {str(way): index for index, way in enumerate(book.recipes)}
+    order = sorted(range(len(ways)), key=lambda index: position[str(parsed[index])])
+    played = RecipeBook(tuple(ways[index] for index in order))
+    steps = plan(played, goal)
+    assert steps is not None, task.id
+    return Task(
+        f"{task.id}/renamed", instruction(shown, goal), CraftingTask(goal, played, len(steps), task.payload.depth)
+    )

@@ -22,8 +22,7 @@ from amc_agents.envs.real.repositories import (
     refuse_variables,
     repositories_in,
 )
-from amc_agents.envs.real.snapshots import Snapshots
-from amc_agents.envs.real.workspace import Workspace, remove
+from amc_agents.envs.real.workspace import Snapshots, Workspace, remove
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.files import storage_errors
 from amc_agents.quoting import quoted

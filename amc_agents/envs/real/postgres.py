@@ -8,9 +8,15 @@ import secrets
 from contextlib import ExitStack
 from typing import Any
 
-from amc_agents.envs.real import postgres_snapshots
 from amc_agents.envs.real.changes import RowChange, row_diff
-from amc_agents.envs.real.postgres_databases import Databases, load_psycopg, server_errors
+from amc_agents.envs.real.postgres_databases import (
+    Databases,
+    load_psycopg,
+    release_snapshot,
+    restore_snapshot,
+    save_snapshot,
+    server_errors,
+)
 from amc_agents.envs.real.postgres_rows import (
     ChangedRow,
     applied_rows,
@@ -32,7 +38,7 @@ class PostgresFork:
     closes the connections of its world, so each tool call should connect anew. The original is read when the run begins
     and written by `apply` alone. It must have no other connections when the run begins, so it should be a staging
     database. `ALTER DATABASE ... SET` and grants on the database itself are not copied. Snapshots are databases of the
-    server until they are released; `amc_agents.envs.real.postgres_snapshots.remove_snapshots` removes abandoned
+    server until they are released; `amc_agents.envs.real.postgres_databases.remove_snapshots` removes abandoned
     snapshots by age.
 
     Requires PostgreSQL 13 or later, a role with CREATEDB that owns the original, and the extra `postgres`.
@@ -122,9 +128,7 @@ class PostgresFork:
                 the particle's database.
         """
         self._disconnect_for_copy()
-        return await asyncio.to_thread(
-            postgres_snapshots.save, self._databases, self._base.key, self._base.name, self.name
-        )
+        return await asyncio.to_thread(save_snapshot, self._databases, self._base.key, self._base.name, self.name)
 
     async def restore(self, snapshot: Any) -> None:
         """Replace the particle's database by a saved database, and close the connections to it.
@@ -139,7 +143,7 @@ class PostgresFork:
 
     async def release(self, snapshot: Any) -> None:
         """Drop a snapshot; safe to call twice."""
-        await asyncio.to_thread(postgres_snapshots.release, self._databases, snapshot)
+        await asyncio.to_thread(release_snapshot, self._databases, snapshot)
 
     def changes(self) -> list[RowChange]:
         """The committed changes of the particle's rows, by table and key. Reads all tables completely.
@@ -197,7 +201,7 @@ class PostgresFork:
     def _restore(self, snapshot: Any) -> None:
         old, base, name = self.name, _Shared(self._databases, self._databases.reserve()), self._databases.reserve()
         try:
-            postgres_snapshots.restore(self._databases, snapshot, base.name, name)
+            restore_snapshot(self._databases, snapshot, base.name, name)
         except BaseException:
             self._databases.abandon(name, base.name)
             raise

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from amc_agents.envs.crafting.generate import CRAFTED, RAW, draw_distractors, draw_recipe
 from amc_agents.envs.crafting.official import needed_recipes
-from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
+from amc_agents.envs.crafting.tasks import CRAFTED, RAW, draw_distractors, draw_recipe
+from amc_agents.envs.crafting.world import Recipe, RecipeBook
 from amc_agents.envs.workshop.instruction import instruction
 from amc_agents.envs.workshop.planner import Solution, solution
 from amc_agents.envs.workshop.world import WorkshopTask

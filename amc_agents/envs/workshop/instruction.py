@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from amc_agents.envs.crafting import generate
-from amc_agents.envs.crafting.instruction import RULES, parse_recipes
+from amc_agents.envs.crafting import tasks as crafting_tasks
+from amc_agents.envs.crafting.tasks import RULES, parse_recipes
 from amc_agents.envs.workshop.planner import solution
 from amc_agents.envs.workshop.world import WorkshopTask
 from amc_agents.errors import ConfigurationError
@@ -39,7 +39,7 @@ def instruction(task: WorkshopTask) -> str:
     """Format the first observation of a task: recipes, stock, goal, and the item that must not be used."""
     stock = "" if task.stock is None else f"Stock: {_listed(task.stock)}\n\n"
     goal = task.goal if task.without is None else f"{task.goal} without {task.without}"
-    recipes, _, last_line = generate.instruction(task.book, goal).rpartition("\n")
+    recipes, _, last_line = crafting_tasks.instruction(task.book, goal).rpartition("\n")
     return f"{recipes}\n{stock}{last_line}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from amc_agents.envs.crafting.recipes import Recipe, RecipeBook
+from amc_agents.envs.crafting.world import Recipe, RecipeBook
 from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld
 
 

@@ -18,7 +18,7 @@ from amc_agents.config import FILE_VARIABLE, Config, Endpoint
 from amc_agents.critics.adapting import checked_values, name_of
 from amc_agents.critics.server.client import KEY_VARIABLE, ModelServer
 from amc_agents.critics.spec import parse_critic
-from amc_agents.envs.real.snapshots import snapshots_in
+from amc_agents.envs.real.workspace import snapshots_in
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.operations.doctor.checks import Check, embeddings_checks, guarded, policy_checks, served
 from amc_agents.quoting import quoted

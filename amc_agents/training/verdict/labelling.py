@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, conver
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.render import turn
 from amc_agents.envs.crafting import CraftingTask, CraftingWorld, plan
-from amc_agents.envs.crafting.instruction import parse_instruction
+from amc_agents.envs.crafting.tasks import parse_instruction
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file, storage_errors
 from amc_agents.quoting import quoted

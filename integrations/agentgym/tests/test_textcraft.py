@@ -14,7 +14,7 @@ from textcraft_server import SLOW
 
 from amc_agents import amc, text_agent
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
-from amc_agents.envs.crafting.planner import next_move
+from amc_agents.envs.crafting.tasks import next_move
 from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.smc import AtSteps
 from amc_agents.testing import check_environment

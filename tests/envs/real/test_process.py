@@ -15,7 +15,7 @@ import pytest
 
 from amc_agents.envs.real.changes import Conflict
 from amc_agents.envs.real.process import ProcessFork
-from amc_agents.envs.real.process_messages import receive_answer
+from amc_agents.envs.real.process_child import receive_answer
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.testing import check_environment
 from amc_agents.types import Task, TimeStep

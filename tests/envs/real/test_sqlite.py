@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from amc_agents.envs.real import Conflict, RowChange, SqliteFork, sqlite, sqlite_rows
+from amc_agents.envs.real import Conflict, RowChange, SqliteFork, sqlite
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.testing import check_environment
 from amc_agents.types import Task, TimeStep
@@ -183,7 +183,7 @@ async def test_a_kill_at_any_statement_leaves_all_or_nothing(original, workspace
 
 def kill_at_statement(number, monkeypatch):
     """Kill this process at the n-th statement of SQL."""
-    seen = []
+    seen, unwatched = [], sqlite.opened
 
     def count(statement):
         seen.append(statement)
@@ -192,7 +192,7 @@ def kill_at_statement(number, monkeypatch):
 
     @contextmanager
     def opened(*arguments):
-        with sqlite_rows.opened(*arguments) as connection:
+        with unwatched(*arguments) as connection:
             connection.set_trace_callback(count)
             yield connection
 
@@ -200,7 +200,7 @@ def kill_at_statement(number, monkeypatch):
 
 
 async def test_a_foreign_lock_is_an_error_after_a_time_limit(world, original, workspaces, monkeypatch):
-    monkeypatch.setattr(sqlite_rows, "LOCK_LIMIT_S", 0.2)
+    monkeypatch.setattr(sqlite, "LOCK_LIMIT_S", 0.2)
     run(world, UPDATE)
     for path, calls in {
         original: [lambda: SqliteFork(original, workspace=workspaces), world.apply, world.conflicts],
