@@ -31,7 +31,7 @@ def test_every_event_is_logged_by_the_function_that_neutralises_it():
 
 def test_a_logged_error_is_one_printable_line(caplog):
     hostile = CriticServerError("http://h/x", "HTTP 404: \x1b[2Jok\n2026-01-01 INFO all is well", 404)
-    with pytest.raises(CriticServerError), redacted("c", trusted=False):
+    with pytest.raises(CriticServerError), redacted("c"):
         raise hostile
     [record] = caplog.records
     assert "\\u001b[2Jok 2026-01-01" in record.getMessage()

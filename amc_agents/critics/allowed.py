@@ -308,19 +308,17 @@ _log = room_logger(__name__)
 
 
 @contextmanager
-def redacted(name: str, *, trusted: bool) -> Iterator[None]:
+def redacted(name: str) -> Iterator[None]:
     """Replace the errors of an untrusted critic by errors without its server's answer; log the original.
+
+    A call has named the critic, so its errors may reach a caller who is not entitled to read what the server answers.
 
     Args:
         name: the server's URL, or the critic's name.
-        trusted: whether the critic was named where the graph is built. False: a call named it, so its errors may
-            reach a caller who is not entitled to read what the server answers. True: errors pass unchanged.
     """
     try:
         yield
     except AmcError as error:
-        if trusted:
-            raise
         log(_log, logging.WARNING, "critic.failed", "error of a critic that a call has named: %(text)s", text=error)
         raise _without_answer(name, error) from None
 

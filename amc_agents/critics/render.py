@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from amc_agents.critics.tokenizing import Segment, Template, Tokenize
 from amc_agents.errors import CheckpointError, ConfigurationError, PromptTooLong
+from amc_agents.models.tokenizers import Segment, Template, Tokenize
 from amc_agents.quoting import quoted
 from amc_agents.types import Step, Trajectory
 
@@ -48,7 +48,7 @@ class PromptFormat:
             ("opening", [{"instruction"}]),
             ("round", [{"turn", "observation"}, {"action", "observation"}]),
         ):
-            used = set(Template.parse(getattr(self, field), f"prompt format {quoted(self.name)}, {field}").fields)
+            used = set(Template.parse(getattr(self, field), f"prompt format {self.name}, {field}").fields)
             if used not in expected:
                 raise ConfigurationError(
                     f"prompt format {quoted(self.name)}: {field} uses the fields {sorted(used)}, expected "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -42,10 +42,6 @@ class TextScorer(Protocol):
         ...
 
 
-WriteTurn = Callable[[str, str], Text]
-"""Maps (thought, action) to the policy's text: the thought is given, the action is scored."""
-
-
 def written_turn(thought: str, action: str) -> Text:
     r"""Write a turn as the library's text agents do.
 
@@ -66,18 +62,14 @@ class ChatRescorer:
         messages: the dialogue up to the decision, as sent to the policy.
         temperature: sampling temperature of the samples. Samples drawn with top-p, top-k or penalties come from
             another distribution.
-        write: writes a turn as the policy does. The default does not fit tool calls: each chat template writes them
-            differently.
     """
 
-    def __init__(
-        self, scorer: TextScorer, messages: Messages, *, temperature: float = 1.0, write: WriteTurn = written_turn
-    ) -> None:
-        self._scorer, self._messages, self._temperature, self._write = scorer, messages, temperature, write
+    def __init__(self, scorer: TextScorer, messages: Messages, *, temperature: float = 1.0) -> None:
+        self._scorer, self._messages, self._temperature = scorer, messages, temperature
 
     async def log_likelihoods(self, thoughts: Sequence[str], actions: Sequence[str]) -> FloatArray:
         """Return `[K, A]` log pi(action a | thought k), end token included. Raises what the scorer raises."""
-        texts = [self._write(thought, action) for thought in thoughts for action in actions]
+        texts = [written_turn(thought, action) for thought in thoughts for action in actions]
         scores = await self._scorer.log_likelihoods(self._messages, texts, self._temperature)
         return scores.reshape(len(thoughts), len(actions))
 

@@ -29,6 +29,8 @@ from amc_agents.models.engine import (
     log_softmax,
 )
 
+_MAX_WAIT_S = 0.002
+"""Maximum time that a request waits for others to share its batch."""
 _BURST_QUIET = 0.0003
 """Seconds without a new caller after which a burst of new callers counts as complete."""
 _AWAY_SECONDS = 0.05
@@ -98,13 +100,11 @@ class Batcher:
     Args:
         decoder: computes the batch; only the worker thread uses it.
         max_rows: maximum number of candidates in the batch; further candidates wait.
-        max_wait: maximum seconds that a request waits for others to share its batch.
     """
 
-    def __init__(self, decoder: Decoder, max_rows: int = 128, max_wait: float = 0.002) -> None:
+    def __init__(self, decoder: Decoder, max_rows: int = 128) -> None:
         self.decoder = decoder
         self.max_rows = max_rows
-        self._max_wait = max_wait
         self._changed = threading.Condition()
         self._waiting: deque[_Ticket] = deque()
         self._away: deque[float] = deque()
@@ -202,7 +202,7 @@ class Batcher:
         now = time.monotonic()
         while self._away and self._away[0] < now - _AWAY_SECONDS:
             self._away.popleft()
-        longest = self._waiting[0].since + self._max_wait - now
+        longest = self._waiting[0].since + _MAX_WAIT_S - now
         if self._away:
             return longest
         return min(longest, self._new_caller_at + _BURST_QUIET - now)

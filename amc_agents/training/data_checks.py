@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 
 from amc_agents.critics.render import Encoder
-from amc_agents.critics.tokenizing import MOST_UNKNOWN, Segment, TemplateTokenizer, UnknownWords
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.models.tokenizers import MOST_UNKNOWN, Segment, TemplateTokenizer, UnknownWords
 from amc_agents.training.dataset import LoggedTrajectory, iter_records
 from amc_agents.types import Trajectory
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from amc_agents.critics.render import Encoder, PromptFormat
-from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.models.tokenizers import TemplateTokenizer
 
 try:
     import torch

@@ -16,18 +16,18 @@ import amc_agents.models.embedded
 from amc_agents.critics.render import DIALOGUE, PLAIN, Encoder, PromptFormat
 from amc_agents.critics.saved import Golden
 from amc_agents.critics.server.served import tokenizer_of
-from amc_agents.critics.tokenizing import (
+from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.critics.verdict.checkpoint import STEP, VerdictFormat
+from amc_agents.errors import ConfigurationError
+from amc_agents.models.tokenizers import (
     Segment,
     Template,
     TemplateTokenizer,
+    WordTokenizer,
     as_stored,
     segments_from_json,
     segments_to_json,
 )
-from amc_agents.critics.value.checkpoint import ValueCheckpoint
-from amc_agents.critics.verdict.checkpoint import STEP, VerdictFormat
-from amc_agents.errors import ConfigurationError
-from amc_agents.models.tokenizers import WordTokenizer
 from amc_agents.types import Step, Task, Trajectory
 
 CRAFTING = Path(amc_agents.models.embedded.__path__[0]) / "crafting"

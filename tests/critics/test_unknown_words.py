@@ -9,11 +9,11 @@ import pytest
 
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.tokenizing import Segment, TemplateTokenizer
 from amc_agents.critics.value.local import EmbeddedCritic
 from amc_agents.envs.crafting import CraftingWorld, generate_task, plan
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.models.embedded import WordTokenizer, model_folder
+from amc_agents.models.tokenizers import Segment, TemplateTokenizer
 from amc_agents.training.value.train_value import EMBEDDED, train_value
 from amc_agents.training.verdict.labelling import Judged
 from amc_agents.training.verdict.train_verdict import EMBEDDED as VERDICTS

@@ -66,6 +66,7 @@ def plain_agent() -> dict[str, int]:
 def served_value() -> dict[str, int]:
     """From the string `vllm:http://...` to the values of two trajectories."""
     import shutil
+    from importlib import import_module
 
     from amc_agents import parse_critic
     from amc_agents.critics.render import DIALOGUE
@@ -73,6 +74,8 @@ def served_value() -> dict[str, int]:
     from amc_agents.critics.server.served import tokenizer_of
     from amc_agents.critics.value.checkpoint import ValueCheckpoint
     from tests.critics.value.fake_vllm import TOKENIZER, FakeVLLM, score, trajectory
+
+    import_module("amc_agents.critics.value.replicas")
 
     async def ask(folder: Path) -> int:
         async with FakeVLLM() as server:

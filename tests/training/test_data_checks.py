@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.render import PLAIN, Encoder
-from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.hf import HFCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded import WordTokenizer, model_folder
+from amc_agents.models.tokenizers import TemplateTokenizer
 from amc_agents.training.data_checks import check_data, check_words, held_out_tasks, warning_of
 from amc_agents.training.dataset import LoggedTrajectory, write_shard
 from amc_agents.training.ranking import ranking

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ class JudgeCritic:
         for prompt in prompts:
             rows.setdefault(prompt, len(rows))
         unread: list[str] = []
-        with redacted(self.name, trusted=self._trusted):
+        with nullcontext() if self._trusted else redacted(self.name):
             judged = np.array(await side_by_side(*(self._judge(prompt, unread) for prompt in rows)), dtype=np.float64)
             scores = judged[[rows[prompt] for prompt in prompts]]
             (worst, best), (low, high) = self.style.range, self.returns

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from amc_agents.critics.tokenizing import Template
 from amc_agents.errors import ConfigurationError
+from amc_agents.models.tokenizers import Template
 from amc_agents.quoting import quoted
 from amc_agents.types import Step, Trajectory
 

@@ -18,7 +18,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -98,7 +98,7 @@ class ModelServer:
 
     def redacted(self) -> AbstractContextManager[None]:
         """Keep what an untrusted server answers out of the errors of the `with` block; the log has the originals."""
-        return redacted(self.base_url, trusted=self.trusted)
+        return nullcontext() if self.trusted else redacted(self.base_url)
 
     async def get(self, path: str) -> Any:
         """Return the JSON at a path. Raises `CriticServerError`."""
@@ -171,7 +171,8 @@ class ModelServer:
         if not (key.isascii() and key.isprintable()):
             # Checked here because httpx's error would show the key.
             raise ConfigurationError(f"the key for {self.base_url} ({self._key_variable}) is not printable ASCII")
-        keep_secret(key)
+        if key:
+            keep_secret(key)
         return key
 
     async def _exchange(self, client: httpx.AsyncClient, request: _Request) -> Any:
@@ -301,9 +302,8 @@ def _pause(state: RetryCallState) -> float:
 
 def _checked_url(base_url: str) -> str:
     url = base_url.rstrip("/").removesuffix("/v1")
-    expected = f"a server's URL looks like http://host:8000, got {quoted(base_url, 200)}"
     if not url.startswith(("http://", "https://")):
-        raise ConfigurationError(expected)
+        raise _unlike_a_url(base_url)
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, UnicodeError):  # the latter for a lone surrogate
@@ -314,8 +314,12 @@ def _checked_url(base_url: str) -> str:
             "a server's URL must not hold a user name, password, ?query or #fragment: put a key into VLLM_API_KEY"
         )
     if not parsed.host or not 0 < (parsed.port or 80) < 1 << 16:
-        raise ConfigurationError(expected)
+        raise _unlike_a_url(base_url)
     return url
+
+
+def _unlike_a_url(text: str) -> ConfigurationError:
+    return ConfigurationError(f"a server's URL looks like http://host:8000, got {quoted(text, 200)}")
 
 
 def _port(url: httpx.URL) -> int:

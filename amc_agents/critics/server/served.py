@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
 from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.errors import CheckpointError, CriticServerError, CriticSpecError
 from amc_agents.models.tokenizers import NAME as TOKENIZER
-from amc_agents.models.tokenizers import TokenizerFile
+from amc_agents.models.tokenizers import TemplateTokenizer, Tokenize, TokenizerFile
 from amc_agents.quoting import excerpt, listed, quoted
 
 LEAST_LOGPROB = -1000.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +32,8 @@ from amc_agents.critics.saved import (
     probes,
     read_saved,
 )
-from amc_agents.critics.tokenizing import Tokenize, segments_from_json, segments_to_json
 from amc_agents.errors import CheckpointError
+from amc_agents.models.tokenizers import Tokenize, segments_from_json, segments_to_json
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray
 
@@ -242,6 +243,25 @@ class ValueCheckpoint:
                 f"{quoted(np.round(actual, 4).tolist(), 32)} (tolerance {tolerance}). "
                 f"Likely cause: {likely_cause(self.golden, expected, actual, tolerance)}"
             )
+
+
+class CheckpointedCritic:
+    """What a critic of value says of itself, from its checkpoint."""
+
+    @property
+    @abstractmethod
+    def checkpoint(self) -> ValueCheckpoint:
+        """The model's prompt format, scale and golden scores. Raises `CriticError` before they are known."""
+
+    @property
+    def predicts(self) -> str:
+        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
+        return self.checkpoint.target
+
+    @property
+    def beta(self) -> float | None:
+        """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
+        return self.checkpoint.beta
 
 
 class _SavedGolden(SavedFields):

@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from amc_agents.critics.render import Prompt, Row
 from amc_agents.critics.spec import allow, choice, needed, positive_integer
-from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.local import PromptScores, ScoringCritic
 from amc_agents.errors import CheckpointError, MissingExtra
+from amc_agents.models.tokenizers import TemplateTokenizer
 from amc_agents.quoting import excerpt
 from amc_agents.types import FloatArray
 

@@ -17,13 +17,12 @@ from amc_agents.budget import charge_in_thread
 from amc_agents.critics.adapting import checked_values
 from amc_agents.critics.render import Batch, Prompt, Row
 from amc_agents.critics.spec import allow, needed
-from amc_agents.critics.tokenizing import TemplateTokenizer, Tokenize
-from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint, weights_hash
+from amc_agents.critics.value.checkpoint import FILE, CheckpointedCritic, ValueCheckpoint, weights_hash
 from amc_agents.errors import CheckpointError, CriticError
 from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.weights import SHIPPED, export_merged
-from amc_agents.models.tokenizers import WordTokenizer
+from amc_agents.models.tokenizers import TemplateTokenizer, Tokenize, WordTokenizer
 from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
@@ -38,7 +37,7 @@ class PromptScores(NamedTuple):
     """Prompt tokens that came from a cache."""
 
 
-class ScoringCritic(ABC):
+class ScoringCritic(CheckpointedCritic, ABC):
     """A value model in this process. It computes one batch at a time, in a thread.
 
     Args:
@@ -48,7 +47,7 @@ class ScoringCritic(ABC):
     """
 
     def __init__(self, name: str, checkpoint: ValueCheckpoint, tokenize: Tokenize) -> None:
-        self.name, self.checkpoint = name, checkpoint
+        self.name, self._checkpoint = name, checkpoint
         self.usage = Usage()
         """Total usage so far; a run reports the difference."""
         self._tokenize = tokenize
@@ -62,14 +61,9 @@ class ScoringCritic(ABC):
         return self.name
 
     @property
-    def predicts(self) -> str:
-        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
-        return self.checkpoint.target
-
-    @property
-    def beta(self) -> float | None:
-        """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
-        return self.checkpoint.beta
+    @override
+    def checkpoint(self) -> ValueCheckpoint:
+        return self._checkpoint
 
     async def connect(self) -> None:
         """Compare the golden scores, as the first `values` does, too. Raises `CheckpointError` if they differ."""

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 from pydantic import SecretStr
+from typing_extensions import override
 
 from amc_agents.budget import Bound
 from amc_agents.concurrency.gather import Once
@@ -32,9 +33,9 @@ from amc_agents.critics.server.served import (
     tokenizer_of,
 )
 from amc_agents.critics.spec import allow, needed, number, positive_integer
-from amc_agents.critics.tokenizing import Tokenize
-from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.critics.value.checkpoint import CheckpointedCritic, ValueCheckpoint
 from amc_agents.errors import CheckpointError, CriticError, CriticServerError
+from amc_agents.models.tokenizers import Tokenize
 from amc_agents.quoting import quoted
 from amc_agents.types import FloatArray, Trajectory
 from amc_agents.usage import Usage, record
@@ -73,7 +74,7 @@ class _Session:
     """`ModelServer.interruptions` when the golden scores arrived."""
 
 
-class VLLMCritic:
+class VLLMCritic(CheckpointedCritic):
     """A value model on a vLLM server. The constructor sends no request.
 
     The first use is a handshake: it checks the model's name, the server's length limit and the checkpoint's golden
@@ -135,8 +136,8 @@ class VLLMCritic:
         self._written: dict[tuple[int, ...], bytes] = {}
 
     @property
+    @override
     def checkpoint(self) -> ValueCheckpoint:
-        """The model's prompt format, scale and golden scores. Raises `CriticError` before they are known."""
         if self._checkpoint is None:
             raise CriticError(
                 f"critic {self.name}: its checkpoint is unknown until it connects: await connect(), or pass "
@@ -149,16 +150,6 @@ class VLLMCritic:
         """Name of the model under which a budget is charged; None: the server was not asked for it yet."""
         session = self._session.known
         return self._model if session is None else session.served.name
-
-    @property
-    def predicts(self) -> str:
-        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
-        return self.checkpoint.target
-
-    @property
-    def beta(self) -> float | None:
-        """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
-        return self.checkpoint.beta
 
     async def connect(self) -> str:
         """Find the model, perform the handshake, and return the model's name. The first `values` connects, too.

@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.client import server_options
-from amc_agents.critics.value.checkpoint import ValueCheckpoint
+from amc_agents.critics.value.checkpoint import CheckpointedCritic, ValueCheckpoint
 from amc_agents.critics.value.pooling import VLLMCritic, one_server, ranked, session_of
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.logs import log, room_logger
@@ -34,7 +35,7 @@ def from_spec(target: str, options: Mapping[str, str], *, trusted: bool = True) 
     return ReplicatedCritic([one_server(url, each, trusted=trusted) for url in urls])
 
 
-class ReplicatedCritic:
+class ReplicatedCritic(CheckpointedCritic):
     """A value model on several servers. The requests of a task go to one server, whose prefix cache knows the task.
 
     A server that is unreachable, or fails for good, is replaced by the next in the task's own order, and is asked last
@@ -58,19 +59,9 @@ class ReplicatedCritic:
         self.name = f"vllm: {len(replicas)} replicas from {self._names[0]}"
 
     @property
+    @override
     def checkpoint(self) -> ValueCheckpoint:
-        """The model's prompt format, scale and golden scores. Raises `CriticError` before they are known."""
         return self._replicas[0].checkpoint if self._checkpoint is None else self._checkpoint
-
-    @property
-    def predicts(self) -> str:
-        """The predicted quantity: "future", the return still to come, or "return", the whole return."""
-        return self.checkpoint.target
-
-    @property
-    def beta(self) -> float | None:
-        """The beta of an eq. 5 model, whose values hold for that beta alone; None for other models."""
-        return self.checkpoint.beta
 
     @property
     def charged_as(self) -> str | None:

@@ -22,9 +22,9 @@ from pydantic import Field
 from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
 from amc_agents.critics.saved import Golden, Number, SavedFields, TokenCount, TokenId, allowed_deviation, read_saved
 from amc_agents.critics.server.served import FolderKind
-from amc_agents.critics.tokenizing import Template, Tokenize, segments_from_json, segments_to_json
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.tokenizers import NAME as TOKENIZER
+from amc_agents.models.tokenizers import Template, Tokenize, segments_from_json, segments_to_json
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.types import FloatArray, Trajectory
 

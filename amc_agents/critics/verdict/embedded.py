@@ -12,7 +12,6 @@ import numpy as np
 from amc_agents.budget import Bound, claim
 from amc_agents.critics.render import newest_start
 from amc_agents.critics.spec import allow, needed
-from amc_agents.critics.tokenizing import TemplateTokenizer
 from amc_agents.critics.value.checkpoint import weights_hash
 from amc_agents.critics.value.local import check_words, shipped_folder
 from amc_agents.critics.verdict.checkpoint import FILE, VerdictCheckpoint, VerdictPrompt, Words
@@ -22,7 +21,7 @@ from amc_agents.models.embedded.decoder import LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
 from amc_agents.models.embedded.weights import export_merged
 from amc_agents.models.engine import log_softmax
-from amc_agents.models.tokenizers import WordTokenizer
+from amc_agents.models.tokenizers import TemplateTokenizer, WordTokenizer
 from amc_agents.usage import Usage, record
 
 ADAPTER = "verdict"

@@ -36,9 +36,9 @@ from amc_agents.critics.server.served import (
     served_folder,
     tokenizer_of,
 )
-from amc_agents.critics.tokenizing import Tokenize
 from amc_agents.critics.verdict.checkpoint import FILE, SERVED, VerdictCheckpoint, VerdictPrompt, Words, beginning_of
 from amc_agents.errors import ConfigurationError, CriticServerError
+from amc_agents.models.tokenizers import Tokenize
 from amc_agents.quoting import listed, quoted
 from amc_agents.types import FloatArray
 from amc_agents.usage import Usage, record

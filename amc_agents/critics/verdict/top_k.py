@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +25,10 @@ from amc_agents.critics.allowed import redacted
 from amc_agents.critics.asking import PATIENCE, CriticChatModel, name_of
 from amc_agents.critics.judge.style import without_role_tokens
 from amc_agents.critics.server.served import LEAST_LOGPROB, OVERWRITTEN
-from amc_agents.critics.tokenizing import Segment
 from amc_agents.critics.verdict.checkpoint import VerdictCheckpoint, VerdictPrompt, Words
 from amc_agents.critics.verdict.reading import Verdicts
 from amc_agents.errors import ConfigurationError, CriticError
+from amc_agents.models.tokenizers import Segment
 from amc_agents.quoting import quoted
 from amc_agents.usage import Usage
 
@@ -167,7 +168,7 @@ class TopKReader:
         async def ask(prompt: VerdictPrompt) -> tuple[float, float, bool]:
             return cautious(*intervals(await self._places("".join(map(_guarded, prompt))), words))
 
-        with redacted(self.name, trusted=self._trusted):
+        with nullcontext() if self._trusted else redacted(self.name):
             answers = await side_by_side(*map(ask, prompts))
         table = np.array([pair for *pair, _ in answers], dtype=np.float64).reshape(-1, 2)
         log_good, log_bad = np.log(np.maximum(table, _TINY)).T

@@ -38,15 +38,18 @@ class _Prompt(NamedTuple):
         return len(self.tokens) - self.known.length
 
 
+CACHE_TOKENS = 60_000
+"""Capacity of a prefix cache, which keeps keys and values after a sequence has left the batch."""
+
+
 class LlamaBatch:
     """Growing sequences in consecutive rows; implements the row operations of `amc_agents.models.engine.Decoder`.
 
     Args:
         model: the weights.
-        cache_tokens: capacity of the prefix cache, which keeps keys and values after a sequence has left.
     """
 
-    def __init__(self, model: NumpyLlama, cache_tokens: int = 60_000) -> None:
+    def __init__(self, model: NumpyLlama, cache_tokens: int = CACHE_TOKENS) -> None:
         self.model = model
         self.cache = PrefixCache(cache_tokens)
         self._rows = model.new_rows()
@@ -137,7 +140,7 @@ class LlamaBatch:
 class EmbeddedDecoder(LlamaBatch):
     """A `LlamaBatch` with its tokenizer: the batcher's `amc_agents.models.engine.Decoder`."""
 
-    def __init__(self, model: NumpyLlama, tokenizer: WordTokenizer, cache_tokens: int = 60_000) -> None:
+    def __init__(self, model: NumpyLlama, tokenizer: WordTokenizer, cache_tokens: int = CACHE_TOKENS) -> None:
         super().__init__(model, cache_tokens)
         self.tokenizer = tokenizer
         self.end_tokens = model.config.end_tokens | {tokenizer.end_id}
@@ -153,8 +156,8 @@ class LlamaScorer:
     Thread-safe.
     """
 
-    def __init__(self, model: NumpyLlama, cache_tokens: int = 60_000) -> None:
-        self._batch = LlamaBatch(model, cache_tokens)
+    def __init__(self, model: NumpyLlama) -> None:
+        self._batch = LlamaBatch(model)
         self._lock = threading.Lock()
         self.cached_tokens = 0
         """Number of tokens so far that the prefix cache answered."""

@@ -23,11 +23,11 @@ from amc_agents.critics.saved import (
     Golden,
     probes,
 )
-from amc_agents.critics.tokenizing import as_stored
 from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
 from amc_agents.errors import MissingExtra
 from amc_agents.files import replace_file
 from amc_agents.markdown import block, code, text, value_table
+from amc_agents.models.tokenizers import as_stored
 from amc_agents.training.metrics import COMPARED, LABELS, ranking_rows
 from amc_agents.types import Trajectory
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amc_agents.critics.render import Encoder, newest_start, windows
-from amc_agents.critics.tokenizing import Tokenize, as_stored
 from amc_agents.critics.verdict.checkpoint import VerdictFormat, Words
 from amc_agents.critics.verdict.reading import Spellings
 from amc_agents.errors import MissingExtra
+from amc_agents.models.tokenizers import Tokenize, as_stored
 from amc_agents.training.verdict.labelling import LABELS, Judged, Label
 from amc_agents.types import FloatArray, Step, Task, Trajectory
 

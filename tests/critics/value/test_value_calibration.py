@@ -14,7 +14,6 @@ from amc_agents.bench.comparison import Comparison, _fingerprint
 from amc_agents.bench.methods import Tuned, react
 from amc_agents.bench.methods import amc as method_amc
 from amc_agents.config import Config
-from amc_agents.critics import tokenizing
 from amc_agents.critics.calibration import (
     AffineCalibration,
     IsotonicCalibration,
@@ -28,6 +27,7 @@ from amc_agents.critics.value.checkpoint import FILE, ValueCheckpoint
 from amc_agents.critics.value.local import ADAPTER, EmbeddedCritic, shipped_folder
 from amc_agents.critics.value.pooling import VLLMCritic
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.models import tokenizers as tokenizing
 from amc_agents.operations.doctor.patient import critic_scores
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
