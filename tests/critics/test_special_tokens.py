@@ -179,7 +179,7 @@ def test_golden_prompts_with_forged_tokens_are_those_of_their_trajectory():
     ],
 )
 def test_a_template_has_plain_fields_only(change):
-    with pytest.raises(ConfigurationError, match=r"prompt format 'plain', (round|opening)"):
+    with pytest.raises(ConfigurationError, match=r"prompt format plain, (round|opening)"):
         PromptFormat.from_json({**PLAIN.to_json(), **change})
 
 
