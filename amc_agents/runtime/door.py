@@ -5,9 +5,19 @@ opened the door for this call; LangGraph then ends the agent's stream at a check
 LangGraph runs the interrupted nodes again from their start: calls that were complete get their recorded result, and a
 commit call that failed fails again with the recorded error.
 
-Tools are called from nodes, closures, middleware and other tools, which cannot be copied. `watch_tools` therefore
-extends `run`, `arun` and `ainvoke` of LangChain's tools once per process, and the start of threads, which would lose
-their particle. Outside of particles they do nothing else.
+Tools are called from nodes, closures, middleware and other tools, which cannot be copied, and a callback of LangChain
+can refuse a call but not answer it with a recorded result. `watch_tools` therefore extends five methods of other
+packages once per process; outside of particles they do nothing else. Each keeps a promise, which a test shows:
+
+| method | promise | test in tests/population |
+|---|---|---|
+| `BaseTool.run`, `arun` | a commit runs once, wherever the agent calls it | commits/test_commits.py |
+| `ainvoke` of sync tools | a call beside a commit is made although its thread starts late | commits/test_deferred.py |
+| `Thread.start` | calls in threads of a tool are counted, bounded and seeded | test_own_threads.py |
+| `ThreadPoolExecutor.submit` | so are calls in a pool that other particles use too | test_own_threads.py |
+
+(`concurrency.background` extends chat models and embeddings, which then use their sync clients on the library's own
+loop: tests/population/test_event_loops.py.)
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from amc_agents.testing import ScriptedChatModel
 from tests.population.commits.ledger import call, results, start
 
 N_INNER = 5
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()  # Its thread starts outside of all particles.
 
 
 def in_threads(ask):
@@ -30,6 +32,11 @@ def in_a_pool(ask):
     with ThreadPoolExecutor(3) as pool:
         for answer in [pool.submit(ask) for _ in range(N_INNER)]:
             answer.result()
+
+
+def in_a_pool_of_the_program(ask):
+    for answer in [POOL.submit(ask) for _ in range(N_INNER)]:
+        answer.result()
 
 
 def in_a_loop_of_its_own(ask):
@@ -64,7 +71,7 @@ def agent(asked, how):
     return create_agent(ScriptedChatModel(respond=respond), [look])
 
 
-@pytest.mark.parametrize("how", [in_threads, in_a_pool, in_a_loop_of_its_own])
+@pytest.mark.parametrize("how", [in_threads, in_a_pool, in_a_pool_of_the_program, in_a_loop_of_its_own])
 def test_model_calls_in_threads_of_a_tool_are_counted(asked, how):
     run = amc(agent(asked, how), "uniform", n_particles=3, resample=Never()).run(start())
     assert len(asked) == 3 * N_INNER
