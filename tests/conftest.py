@@ -44,6 +44,14 @@ def _built_app():
 
 
 @pytest.fixture
+def workspaces(tmp_path: Path) -> Path:
+    """An empty folder for the copies that worlds make."""
+    folder = tmp_path / "workspaces"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def command(monkeypatch, capsys):
     """The command line in this process: (exit code, stdout, stderr)."""
 

@@ -58,13 +58,6 @@ def original(tmp_path):
 
 
 @pytest.fixture
-def workspaces(tmp_path):
-    folder = tmp_path / "workspaces"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def writer(original, workspaces):
     return amc(
         create_agent(ScriptedChatModel(respond=respond), [append]),

@@ -59,13 +59,6 @@ def original(tmp_path):
     return folder
 
 
-@pytest.fixture
-def workspaces(tmp_path):
-    folder = tmp_path / "workspaces"
-    folder.mkdir()
-    return folder
-
-
 def make_graph(checkpointer, make):
     return amc(
         create_agent(ScriptedChatModel(respond=respond), [append]),

@@ -37,13 +37,6 @@ def original(tmp_path):
 
 
 @pytest.fixture
-def workspaces(tmp_path):
-    folder = tmp_path / "workspaces"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def world(original, workspaces):
     return DirectoryFork(original, ignore=["*.pyc"], workspace=workspaces)
 

@@ -22,13 +22,6 @@ from tests.envs.real.process_worlds import Dice, Saved
 
 
 @pytest.fixture
-def workspaces(tmp_path):
-    folder = tmp_path / "workspaces"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "original"
     (folder / "src").mkdir(parents=True)
