@@ -30,6 +30,7 @@ except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
 from amc_agents.training.fine_tuning import context, pad_token, quiet
+from amc_agents.training.settings import ValueTrainingSettings
 from amc_agents.training.value.trainer import TrainingProgress, global_random_state_kept, training_arguments
 from reproduce.distill.weighted_trainer import PolicyTrainer, mean_loss
 
@@ -225,7 +226,8 @@ def _model(base_model: Path, settings: DistillSettings) -> Any:
 
 
 def _arguments(settings: DistillSettings, folder: Path, n_rows: int) -> Any:
-    arguments = training_arguments(settings, folder)
+    shared = ("learning_rate", "epochs", "batch_size", "max_grad_norm", "weight_decay", "device", "seed")
+    arguments = training_arguments(ValueTrainingSettings(**{name: getattr(settings, name) for name in shared}), folder)
     if arguments.world_size > 1:
         raise ConfigurationError("a policy is trained in one process: start the command without torchrun")
     arguments.eval_strategy = IntervalStrategy.NO

@@ -23,7 +23,7 @@ CEILINGS = {
     "files touched by amc() and one invoke": 71,
     "modules imported by it": 128,
     "files from a vllm: string to a float": 16,
-    "files from a training row to the loss": 31,
+    "files from a training row to the loss": 18,
     "context variables": 6,
     "parameters of amc()": 20,
     "basenames used twice": 56,

@@ -30,6 +30,27 @@ except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
 
+def random_batches(rng: np.random.Generator, lengths: IntArray, size: int) -> Iterator[IntArray]:
+    """Yield the indices of all rows once, in random batches of similar length; the last batches may be smaller.
+
+    Transformers' `LengthGroupedSampler` sorts 50 batches at a time and yields the longest first, so that a small
+    dataset would be read in the same order in every epoch.
+
+    Args:
+        rng: draws the order.
+        lengths: `[n]` tokens of each row.
+        size: rows of a batch.
+    """
+    order = rng.permutation(len(lengths))
+    batches: list[IntArray] = []
+    for start in range(0, len(order), _POOL * size):
+        pool = order[start : start + _POOL * size]
+        by_length = pool[np.argsort(lengths[pool], kind="stable")]
+        batches += [by_length[at : at + size] for at in range(0, len(by_length), size)]
+    for index in rng.permutation(len(batches)):
+        yield batches[index]
+
+
 class Pass(NamedTuple):
     """One forward and backward pass on one process."""
 
@@ -78,21 +99,8 @@ class StepPlan:
         return -(-len(self._lengths) // self._batch_size)
 
     def steps(self, epoch: int) -> Iterator[IntArray]:
-        """Yield the `[batch_size]` rows of each step: every row once, in random batches of similar length.
-
-        Transformers' `LengthGroupedSampler` sorts 50 batches at a time and yields the longest first, so that a small
-        dataset would be read in the same order in every epoch.
-        """
-        rng = np.random.default_rng([self._seed, epoch])
-        order = rng.permutation(len(self._lengths))
-        size = self._batch_size
-        batches: list[IntArray] = []
-        for start in range(0, len(order), _POOL * size):
-            pool = order[start : start + _POOL * size]
-            by_length = pool[np.argsort(self._lengths[pool], kind="stable")]
-            batches += [by_length[at : at + size] for at in range(0, len(by_length), size)]
-        for index in rng.permutation(len(batches)):
-            yield batches[index]
+        """Yield the `[batch_size]` rows of each step, as `random_batches` draws them."""
+        yield from random_batches(np.random.default_rng([self._seed, epoch]), self._lengths, self._batch_size)
 
     def passes(self, rows: IntArray) -> list[Pass]:
         """Cut a step into passes, the same number for each process: process k takes `passes[k::processes]`.

@@ -169,7 +169,8 @@ def _pending_rows(
 
     The call has earned nothing yet, so its target is that of the state before the agent's message.
     """
-    for state in pending_states(record.trajectory, record.commit_tools):
+    commits = record.commit_tools
+    for state in pending_states(record.trajectory, commits) if commits else ():
         number = len(state.steps)
         mark = states[number - 1 : number].copy()
         mark["state"] = number

@@ -41,22 +41,21 @@ def state_returns(trajectory: Trajectory, objective: Objective) -> FloatArray:
         ConfigurationError: the trajectory is not done, so that its return is unknown; a return is not finite; or the
             loss is binary and a return is neither 0 nor 1.
     """
-    name = f"trajectory of task {quoted(trajectory.task.id)}"
     if not trajectory.done:
-        raise ConfigurationError(f"a {name} is not done: its return is unknown; leave it out")
+        raise ConfigurationError(f"a {_name(trajectory)} is not done: its return is unknown; leave it out")
     if objective.target == "future":
         returns = returns_to_come(trajectory)
     else:
         returns = np.full(len(trajectory.steps) + 1, trajectory.return_)
     if not np.isfinite(returns).all():
         infinite = returns[~np.isfinite(returns)][0]
-        raise ConfigurationError(f"a {name} has a return of {infinite}: expected finite rewards")
+        raise ConfigurationError(f"a {_name(trajectory)} has a return of {infinite}: expected finite rewards")
     if objective.loss == "bce":
         other = sorted({float(value) for value in returns if value not in (0.0, 1.0)})
         if other:
             raise ConfigurationError(
-                f"loss='bce' needs returns of 0 or 1 at every state; a {name} has {', '.join(map(str, other[:5]))}: "
-                "use loss='squared', or a single reward of 1 for success"
+                f"loss='bce' needs returns of 0 or 1 at every state; a {_name(trajectory)} has "
+                f"{', '.join(map(str, other[:5]))}: use loss='squared', or a single reward of 1 for success"
             )
     return returns
 
@@ -126,6 +125,10 @@ class ExponentialWeights:
     def of(self, returns: FloatArray) -> FloatArray:
         """Return the `[S]` weights of returns of the set, which must not be empty."""
         return np.asarray(np.exp((returns - self._largest) / self.beta) / (self._sum / self._n))
+
+
+def _name(trajectory: Trajectory) -> str:
+    return f"trajectory of task {quoted(trajectory.task.id)}"
 
 
 def _field(*texts: str) -> bytes:

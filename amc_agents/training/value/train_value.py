@@ -110,9 +110,7 @@ def train_value(
     state = TrainingState(out)
     begun = time.perf_counter()
     with global_random_state_kept(), closing(state), weights_written(state.folder):
-        arguments = training_arguments(
-            settings, state.folder, keep_best=settings.keep_best, report_to=settings.report_to
-        )
+        arguments = training_arguments(settings, state.folder)
 
         def begin() -> dict[str, Any]:
             description = _description(base_model, data, settings)

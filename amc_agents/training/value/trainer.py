@@ -14,11 +14,11 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -53,38 +53,6 @@ except ImportError as error:
     raise MissingExtra(error.name or "torch", "train") from error
 
 
-class TrainerSettings(Protocol):
-    """The settings that Trainer gets: of a value model, or of a policy."""
-
-    @property
-    def learning_rate(self) -> float:
-        """Peak learning rate."""
-
-    @property
-    def epochs(self) -> int:
-        """Passes over the data."""
-
-    @property
-    def batch_size(self) -> int:
-        """Rows per step."""
-
-    @property
-    def max_grad_norm(self) -> float:
-        """Longer gradients are shortened to this norm."""
-
-    @property
-    def weight_decay(self) -> float:
-        """AdamW's weight decay."""
-
-    @property
-    def device(self) -> str:
-        """Torch device."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of Trainer."""
-
-
 class OneDevice(TrainingArguments):
     """TrainingArguments of a process that uses one device.
 
@@ -98,16 +66,12 @@ class OneDevice(TrainingArguments):
         return min(1, int(super().n_gpu))
 
 
-def training_arguments(
-    settings: TrainerSettings, folder: Path, *, keep_best: bool = False, report_to: Sequence[str] = ()
-) -> OneDevice:
+def training_arguments(settings: ValueTrainingSettings, folder: Path) -> OneDevice:
     """Return the Trainer arguments. Starts the process group if the program runs in several processes.
 
     Args:
         settings: the training's settings.
         folder: for checkpoints.
-        keep_best: whether to keep the weights with the lowest held-out loss.
-        report_to: integrations that transformers reports to.
 
     Raises:
         ConfigurationError: the device is not available, or the processes were launched with DeepSpeed.
@@ -129,13 +93,13 @@ def training_arguments(
         seed=settings.seed,
         use_cpu=kind == "cpu",
         logging_steps=_LOGGING_STEPS,
-        report_to=[name for name in report_to if name != "tensorboard"] or "none",
+        report_to=[name for name in settings.report_to if name != "tensorboard"] or "none",
         eval_strategy="steps",
         save_strategy="steps",
         save_total_limit=2,  # with 1, Trainer deletes the last checkpoint at the end if an earlier one is the best
         metric_for_best_model="eval_loss",
         greater_is_better=False,
-        load_best_model_at_end=keep_best,
+        load_best_model_at_end=settings.keep_best,
         restore_callback_states_from_checkpoint=True,
         disable_tqdm=True,
         logging_nan_inf_filter=False,

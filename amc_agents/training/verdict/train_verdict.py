@@ -38,6 +38,7 @@ from amc_agents.training.fine_tuning import (
 )
 from amc_agents.training.settings import VerdictTrainingSettings
 from amc_agents.training.training_state import weights_written
+from amc_agents.training.value.batches import random_batches
 from amc_agents.training.verdict.labelling import LABELS, Judged, Label
 from amc_agents.training.verdict.passes import Branch, RowBuilder, VerdictRow, branches, log_odds, losses, predict
 from amc_agents.training.verdict.picking import evaluate
@@ -192,13 +193,15 @@ def _fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: warm_up_and_cosine(step, steps, settings.warm_up)
     )
+    lengths = np.array([len(row.ids) for row in rows])
     history: list[dict[str, float]] = []
     best: tuple[float, list[torch.Tensor]] | None = None
     step = 0
     model.train()
     for epoch in range(1, settings.epochs + 1):
         epoch_losses: list[float] = []
-        for batch in _batches(rows, settings.batch_size, rng):
+        for chosen in random_batches(rng, lengths, settings.batch_size):
+            batch = [rows[index] for index in chosen]
             verdicts, observations = losses(model, batch)
             loss = verdicts + settings.observation_weight * observations
             optimizer.zero_grad(set_to_none=True)
@@ -244,17 +247,6 @@ def _rows(builder: RowBuilder, judged: Sequence[Judged], settings: VerdictTraini
             play.trajectory, branches(play, disagreement=settings.disagreement, observed=settings.observed)
         )
     ]
-
-
-def _batches(rows: Sequence[VerdictRow], size: int, rng: np.random.Generator) -> Iterator[list[VerdictRow]]:
-    """Yield all rows once, in random batches of similar length."""
-    order = rng.permutation(len(rows))
-    batches = []
-    for start in range(0, len(order), 8 * size):
-        by_length = sorted(order[start : start + 8 * size], key=lambda index: len(rows[index].ids))
-        batches += [by_length[at : at + size] for at in range(0, len(by_length), size)]
-    for index in rng.permutation(len(batches)):
-        yield [rows[i] for i in batches[index]]
 
 
 def _builder(tokenizer: Any, settings: VerdictTrainingSettings, context: int | None) -> RowBuilder:
