@@ -32,7 +32,7 @@ from amc_agents.bench.plan import CRAFTING, ComparisonPlan, run_plan
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.run_files import read_decisions
 from amc_agents.bench.statistics import estimate
-from amc_agents.cli.options import available_cpus
+from amc_agents.cli.shared_options import available_cpus
 from amc_agents.envs.registry import WorldSpec
 from amc_agents.errors import ConfigurationError
 

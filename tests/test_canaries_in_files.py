@@ -139,7 +139,7 @@ def test_a_model_card_masks_keys(tmp_path):
 @pytest.mark.parametrize("content", [False, True])
 async def test_a_trace_shows_no_key(content):
     pytest.importorskip("opentelemetry.sdk")
-    from tests.telemetry.seen import Seen
+    from tests.operations.telemetry.seen import Seen
 
     with Seen(capture_content=content) as seen, scripted_server({CHAT: answering}) as server:
         await population(policy(server), judge(server), last=f"401: {CRITIC_KEY}, {URL_WITH_KEY}").arun(INPUT)
@@ -151,7 +151,7 @@ async def test_a_trace_shows_no_key(content):
 @pytest.mark.parametrize("content", [False, True])
 async def test_the_trace_of_a_failure_shows_no_key(content):
     pytest.importorskip("opentelemetry.sdk")
-    from tests.telemetry.seen import Seen
+    from tests.operations.telemetry.seen import Seen
 
     with Seen(capture_content=content) as seen, scripted_server({CHAT: refusing}) as server:
         # The error of this policy repeats its URL, which holds a key, and its headers.

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import (
+from amc_agents.cli.output import AsJson, console_beside, print_json
+from amc_agents.cli.own import Agent, Concurrent, NumberOrFile, number_of_tasks, own_plan
+from amc_agents.cli.shared_options import (
     Band,
     ConfigFile,
     Critic,
@@ -30,8 +32,6 @@ from amc_agents.cli.options import (
     positive,
     steps_of,
 )
-from amc_agents.cli.output import AsJson, console_beside, print_json
-from amc_agents.cli.own import Agent, Concurrent, NumberOrFile, number_of_tasks, own_plan
 from amc_agents.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from amc_agents.bench.results_folder import SOFTWARE, read_software
 from amc_agents.bench.run_files import causes_of, failed_runs, read_decisions, write_dataset
 from amc_agents.bench.runner import run_one
 from amc_agents.bench.selection import MethodChoice, PlanT
-from amc_agents.cli.options import command_line
+from amc_agents.cli.shared_options import command_line
 from amc_agents.cli.watch import watched
 from amc_agents.concurrency.background import run_in_background
 from amc_agents.errors import AmcError

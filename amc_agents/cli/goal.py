@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import filled, with_settings
 from amc_agents.cli.output import AsJson, console_beside, print_json
+from amc_agents.cli.shared_options import filled, with_settings
 from amc_agents.training.settings import GoalShares, GoalTrainingSettings
 
 

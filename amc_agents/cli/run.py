@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import SearchBeta, SearchSteps, Watch, beta_of, particles_of, steps_of
 from amc_agents.cli.output import AsJson, console_beside, echo, print_json
+from amc_agents.cli.shared_options import SearchBeta, SearchSteps, Watch, beta_of, particles_of, steps_of
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 

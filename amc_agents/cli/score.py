@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from amc_agents.cli.options import Executor
 from amc_agents.cli.output import AsJson, console_beside, print_json
+from amc_agents.cli.shared_options import Executor
 
 
 def score(

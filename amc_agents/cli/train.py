@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import Executor, Model, World, filled, with_settings
 from amc_agents.cli.output import AsJson, console_beside, print_json
 from amc_agents.cli.own import Agent, NumberOrFile, number_of_tasks, own_plan
+from amc_agents.cli.shared_options import Executor, Model, World, filled, with_settings
 from amc_agents.training.settings import Objective, ValueTrainingSettings
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import (
+from amc_agents.cli.output import AsJson, console_beside, print_json
+from amc_agents.cli.own import Agent, Concurrent, number_of_tasks, number_or_file, own_plan
+from amc_agents.cli.shared_options import (
     Band,
     ConfigFile,
     Critic,
@@ -23,8 +25,6 @@ from amc_agents.cli.options import (
     particles_of,
     positive,
 )
-from amc_agents.cli.output import AsJson, console_beside, print_json
-from amc_agents.cli.own import Agent, Concurrent, number_of_tasks, number_or_file, own_plan
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
 from amc_agents.quoting import quoted

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from amc_agents.bench.plan import run_plan
-from amc_agents.cli.options import available_cpus
+from amc_agents.cli.shared_options import available_cpus
 from reproduce.study.ablations import ABLATIONS
 from reproduce.study.packed import pack, packed
 from reproduce.study.room import ROOMS

@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 
 from amc_agents.bench.plan import CRAFTING
-from amc_agents.cli.options import available_cpus
+from amc_agents.cli.shared_options import available_cpus
 from amc_agents.cli.tune import tune
 from reproduce.study.settings import (
     BANDS,

@@ -8,7 +8,7 @@ import typer
 pytest.importorskip("torch")
 
 from amc_agents.cli.commands import train_app
-from amc_agents.cli.options import filled
+from amc_agents.cli.shared_options import filled
 from amc_agents.training.settings import GoalTrainingSettings, VerdictTrainingSettings
 from amc_agents.training.value.train_value import ValueTrainingSettings
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import amc_agents.operations.doctor.checks
+import amc_agents.operations.doctor.server_checks
 from amc_agents.cli import main
 from amc_agents.config import Endpoint
 from amc_agents.errors import ConfigurationError
@@ -289,7 +289,7 @@ class Slow:
     [("Broken", "RuntimeError: out of paper"), ("Shapeless", "[0.0, 1.0]"), ("Slow", "no end within")],
 )
 async def test_a_critic_that_misbehaves_is_a_failed_check(monkeypatch, name, detail):
-    monkeypatch.setattr(amc_agents.operations.doctor.checks, "PATIENCE", 0.2)
+    monkeypatch.setattr(amc_agents.operations.doctor.server_checks, "PATIENCE", 0.2)
     monkeypatch.setitem(sys.modules, "doctored", sys.modules[__name__])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     checks = await critic_checks(f"doctored:{name}")

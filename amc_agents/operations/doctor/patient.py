@@ -20,7 +20,7 @@ from amc_agents.critics.server.client import KEY_VARIABLE, ModelServer
 from amc_agents.critics.spec import parse_critic
 from amc_agents.envs.real.workspace import snapshots_in
 from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.operations.doctor.checks import Check, embeddings_checks, guarded, policy_checks, served
+from amc_agents.operations.doctor.server_checks import Check, embeddings_checks, guarded, policy_checks, served
 from amc_agents.quoting import quoted
 from amc_agents.types import Step, Task, Trajectory
 

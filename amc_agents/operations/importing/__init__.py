@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from amc_agents.operations.importing.importer import ImportReport, import_logs
 from amc_agents.operations.importing.logged_runs import LoggedRun, Origin, Outcomes, Reading, Refused
-from amc_agents.operations.importing.reading import read
+from amc_agents.operations.importing.sources import read
 
 __all__ = ["ImportReport", "LoggedRun", "Origin", "Outcomes", "Reading", "Refused", "import_logs", "read"]

@@ -22,7 +22,7 @@ from amc_agents.operations.importing.logged_runs import (
     outcome_in,
     read_outcomes,
 )
-from amc_agents.operations.importing.reading import Source, Turns, kind_of, read, turns_in
+from amc_agents.operations.importing.sources import Source, Turns, kind_of, read, turns_in
 from amc_agents.operations.importing.storing import (
     ImportedFrom,
     Redact,

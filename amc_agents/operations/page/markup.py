@@ -115,9 +115,9 @@ def definitions(rows: Iterable[tuple[Child, Child]]) -> Html:
     return element("dl", *pairs)
 
 
-def details(summary: Child, *content: Child, is_open: bool = False) -> Html:
+def details(summary: Child, *content: Child) -> Html:
     """Build a block that unfolds on click."""
-    return element("details", element("summary", summary), *content, open=is_open)
+    return element("details", element("summary", summary), *content)
 
 
 def paragraphs(*sentences: Child, class_: str | None = None) -> Html:

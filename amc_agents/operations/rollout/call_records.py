@@ -9,6 +9,7 @@ import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
@@ -402,3 +404,8 @@ def fields_of(agent: Agent) -> dict[str, Any]:
 def updated(agent: Agent, update: Mapping[str, Any] | None) -> Agent:
     """Copy an agent with the fields of an update that do not depend on its nodes."""
     return agent.copy({name: value for name, value in (update or {}).items() if name in _OF_CALLS})
+
+
+def with_run_id(config: RunnableConfig | None, run_id: uuid.UUID | str) -> RunnableConfig:
+    """Return the config of a call with the id by which its outcome joins."""
+    return {**(config or {}), "run_id": uuid.UUID(str(run_id))}

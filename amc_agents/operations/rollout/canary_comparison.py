@@ -16,7 +16,7 @@ import numpy as np
 
 from amc_agents.critics.reliability import Bin, reliability
 from amc_agents.operations.importing.logged_runs import outcome_in
-from amc_agents.operations.rollout.confidence import Ranking, Z, lift_sequence, mean_sequence, n_needed, rank
+from amc_agents.operations.rollout.confidence import Ranking, Z, lift_sequence, mean_of, mean_sequence, n_needed, rank
 from amc_agents.types import FloatArray
 
 Verdict = Literal["better", "worse", "not yet"]
@@ -182,17 +182,13 @@ def _arm(
         n_keys=len(keys),
         with_outcome=known / len(due) if due else math.nan,
         n_due=len(due),
-        mean_outcome=low + (high - low) * _mean(counted),
+        mean_outcome=low + (high - low) * mean_of(counted),
         n_failed=sum(bool(call.get("failed")) for call in served),
         seconds=(float(np.median(seconds)), float(np.percentile(seconds, 95))) if seconds else (math.nan, math.nan),
-        tokens=_mean([call["tokens"] for call in served]),
-        dollars=_mean(priced),
+        tokens=mean_of([call["tokens"] for call in served]),
+        dollars=mean_of(priced),
         n_unpriced=len(served) - len(priced),
     )
-
-
-def _mean(values: Sequence[float] | FloatArray) -> float:
-    return math.fsum(values) / len(values) if len(values) else math.nan
 
 
 def _warnings(arms: Mapping[str, Arm], calls: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

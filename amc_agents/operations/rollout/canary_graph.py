@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from amc_agents.errors import AgentContractError, ConfigurationError
 from amc_agents.logs import log, room_logger
-from amc_agents.operations.rollout.call_records import Agent, Measured, Records, Writer, fields_of, updated
+from amc_agents.operations.rollout.call_records import Agent, Measured, Records, Writer, fields_of, updated, with_run_id
 from amc_agents.operations.rollout.canary_comparison import Design
 from amc_agents.operations.rollout.canary_report import KIND, CanaryReport, design_of, read_report
 from amc_agents.prices import Rates
@@ -207,7 +207,7 @@ class CanaryGraph(CompiledStateGraph[Any, Any, Any, Any]):
         call, measured = self.rollout.assign(input, config), Measured(self.rollout.prices)
         agent = self.better if call.served == "better" else self.plain
         try:
-            yield from measured.stream(agent.stream(input, _with_id(config, call.run_id), **kwargs))
+            yield from measured.stream(agent.stream(input, with_run_id(config, call.run_id), **kwargs))
         finally:
             self.rollout.record(call, measured)
 
@@ -215,7 +215,7 @@ class CanaryGraph(CompiledStateGraph[Any, Any, Any, Any]):
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         call, measured = self.rollout.assign(input, config), Measured(self.rollout.prices)
         agent = self.better if call.served == "better" else self.plain
-        stream = agent.astream(input, _with_id(config, call.run_id), **kwargs)
+        stream = agent.astream(input, with_run_id(config, call.run_id), **kwargs)
         try:
             async with aclosing(measured.astream(stream)) as events:
                 async for event in events:
@@ -248,7 +248,3 @@ class CanaryGraph(CompiledStateGraph[Any, Any, Any, Any]):
 def _uniform(salt: str, key: str) -> float:
     """Return a number in [0, 1) that depends only on the salt and the key."""
     return int.from_bytes(hashlib.sha256(f"{salt}\0{key}".encode()).digest()[:7], "big") / 2.0**56
-
-
-def _with_id(config: RunnableConfig | None, run_id: uuid.UUID) -> RunnableConfig:
-    return {**(config or {}), "run_id": run_id}

@@ -10,6 +10,7 @@ means, so the truth may drift.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -150,15 +151,6 @@ class Ranking:
     def __str__(self) -> str:
         return f"{self.auc:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
-    @property
-    def n_more(self) -> int | None:
-        """Estimated number of further outcomes until the interval excludes 1/2; None: no estimate."""
-        distance = abs(self.auc - 0.5)
-        if distance == 0.0:
-            return None
-        half = (self.high - self.low) / 2
-        return max(0, math.ceil(self.n * (half / distance) ** 2) - self.n)
-
 
 def rank(values: FloatArray, outcomes: FloatArray, groups: npt.NDArray[np.int64]) -> Ranking | None:
     """Rank answers by value against outcome; None: too few keys with high or with low outcomes.
@@ -196,3 +188,9 @@ def _share_below(values: FloatArray, others: FloatArray) -> FloatArray:
     both = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     shares: FloatArray = both / (2.0 * len(others))
     return shares
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean of values; NaN if there are none."""
+    listed = [*values]
+    return math.fsum(listed) / len(listed) if listed else math.nan

@@ -36,6 +36,7 @@ from amc_agents.operations.rollout.call_records import (
     fields_of,
     forget_measuring,
     updated,
+    with_run_id,
 )
 from amc_agents.operations.rollout.shadow_report import KIND, ShadowReport, read_report
 from amc_agents.operations.rollout.shadow_search import (
@@ -313,7 +314,7 @@ class ShadowGraph(CompiledStateGraph[Any, Any, Any, Any]):
                 yield from self.plain.stream(input, config, **kwargs)
                 return
             try:
-                events = self.plain.stream(input, _with_id(config, sampled.call), **sampled.tap.options)
+                events = self.plain.stream(input, with_run_id(config, sampled.call.run_id), **sampled.tap.options)
                 for event in sampled.measured.stream(events):
                     yield from sampled.tap.shown(event)
                 sampled.ended = True
@@ -331,7 +332,7 @@ class ShadowGraph(CompiledStateGraph[Any, Any, Any, Any]):
                         yield event
                 return
             try:
-                events = self.plain.astream(input, _with_id(config, sampled.call), **sampled.tap.options)
+                events = self.plain.astream(input, with_run_id(config, sampled.call.run_id), **sampled.tap.options)
                 async with aclosing(sampled.measured.astream(events)) as measured:
                     async for event in measured:
                         for shown in sampled.tap.shown(event):
@@ -405,10 +406,6 @@ def _own_config(config: RunnableConfig | None) -> RunnableConfig:
     """Return the config of a call with a run's id."""
     given = ensure_config(config)
     return {**given, "run_id": given.get("run_id") or uuid.uuid4()}
-
-
-def _with_id(config: RunnableConfig | None, call: Call) -> RunnableConfig:
-    return {**(config or {}), "run_id": uuid.UUID(call.run_id)}
 
 
 def _search_config(config: RunnableConfig) -> RunnableConfig:

@@ -13,7 +13,7 @@ import numpy as np
 from amc_agents.critics.reliability import Bin, reliability
 from amc_agents.operations.importing.logged_runs import outcome_in
 from amc_agents.operations.rollout.call_records import Records
-from amc_agents.operations.rollout.confidence import SMALLEST, Ranking, rank
+from amc_agents.operations.rollout.confidence import SMALLEST, Ranking, mean_of, rank
 from amc_agents.types import plain
 
 KIND = "shadow"
@@ -136,8 +136,8 @@ def read_report(folder: str | Path | Records, outcomes: Mapping[str, float] | No
         n_failed=sum(n for _, n in failures),
         failures=tuple(failures[:3]),
         n_outcomes=len(joined),
-        differs=_mean([call["differs"] for call in searched]),
-        at_door=_mean([call["at_door"] for call in searched]),
+        differs=mean_of([call["differs"] for call in searched]),
+        at_door=mean_of([call["at_door"] for call in searched]),
         served=_cost(searched, ""),
         search=_cost(searched, "search_"),
     )
@@ -184,12 +184,10 @@ def _failures(calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
 def _cost(calls: Sequence[Mapping[str, Any]], of: str) -> Cost:
     dollars = [call[f"{of}dollars"] for call in calls if call.get(f"{of}dollars") is not None]
     return Cost(
-        _mean([call[f"{of}seconds"] for call in calls]), _mean([call[f"{of}tokens"] for call in calls]), _mean(dollars)
+        mean_of([call[f"{of}seconds"] for call in calls]),
+        mean_of([call[f"{of}tokens"] for call in calls]),
+        mean_of(dollars),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
 
 
 def _ratio(search: float, served: float) -> str:

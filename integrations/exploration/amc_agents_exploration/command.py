@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from amc_agents.cli.options import Resume, Split, Workers, available_cpus, check_split
 from amc_agents.cli.output import AsJson, console_beside, print_json
+from amc_agents.cli.shared_options import Resume, Split, Workers, available_cpus, check_split
 from amc_agents.files import replace_file
 
 if TYPE_CHECKING:

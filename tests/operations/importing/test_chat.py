@@ -43,17 +43,6 @@ def test_every_turn_of_a_conversation_is_the_run_of_that_call(tmp_path):
     assert len({run.trajectory.task.id for run in (first, second, third)}) == 1
 
 
-def test_an_answer_in_the_endpoints_own_form_is_the_last_message(tmp_path):
-    *asked, answer = openai_messages(messages_of("desk lamp"))
-    choices = [{"index": 0, "message": answer | {"refusal": None}, "finish_reason": "stop"}]
-    forms = [
-        {"id": "a", "messages": asked, "choices": choices},
-        {"id": "b", "request": {"messages": asked}, "response": {"choices": choices}},
-    ]
-    whole, logged = read(chat(tmp_path, *forms))
-    assert texts(whole.trajectory) == texts(logged.trajectory) == texts(seen_by_a_run([("user", "desk lamp")]))
-
-
 def test_the_world_that_answers_as_the_user_is_an_observation(tmp_path):
     conversation = [
         {"role": "user", "content": "get the key"},
@@ -126,24 +115,6 @@ def test_a_named_id_must_be_there(tmp_path):
     assert [run.origin.thread for run in read(path, Reading(thread="ticket"))] == ["y"]
     (refused,) = read(path, Reading(thread="meta.ticket"))
     assert "'meta.ticket'" in refused.reason
-
-
-def test_a_call_whose_arguments_are_not_json_reads_as_at_run_time(tmp_path):
-    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at": '}}
-    conversation = [
-        {"role": "user", "content": "look"},
-        {"role": "assistant", "content": "I look", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": "error"},
-        {"role": "assistant", "content": "sorry"},
-    ]
-    (run,) = read(chat(tmp_path, {"messages": conversation}))
-    assert [(step.action, step.observation) for step in run.trajectory.steps] == [("I look", "error"), ("sorry", "")]
-
-
-def test_a_conversation_that_lost_a_call_is_refused(tmp_path):
-    conversation = openai_messages(messages_of("desk lamp"))
-    (refused,) = read(chat(tmp_path, {"messages": conversation[:2] + conversation[3:]}))
-    assert "a tool answers a call that is not in the log" in refused.reason
 
 
 def test_an_answer_that_was_given_before_is_a_step_of_its_own_turn(tmp_path):

@@ -6,7 +6,7 @@ from tests.population.worlds import SumWorld
 
 pytest.importorskip("opentelemetry.sdk")
 
-from tests.telemetry.seen import Seen
+from tests.operations.telemetry.seen import Seen
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from amc_agents.settings import Beta
     from amc_agents.smc import Adaptive
 
+
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
 Model = Annotated[

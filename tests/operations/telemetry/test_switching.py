@@ -16,8 +16,8 @@ from amc_agents.operations.telemetry.backlog import Backlog
 from amc_agents.operations.telemetry.instrumenting import CONTENT_VARIABLE
 from amc_agents.population.wrap import amc
 from amc_agents.smc import Never
+from tests.operations.telemetry.seen import Seen
 from tests.population.worlds import number_agent, start, sum_world
-from tests.telemetry.seen import Seen
 
 
 def run():
