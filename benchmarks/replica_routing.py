@@ -28,8 +28,8 @@ from amc_agents.critics.render import Batch
 from amc_agents.critics.server.served import tokenizer_of
 from amc_agents.critics.value.checkpoint import ValueCheckpoint
 from amc_agents.critics.value.local import EmbeddedCritic
-from amc_agents.critics.value.pooling import CONTROL_TOKENS, VLLMCritic, ranked, session_of
-from amc_agents.critics.value.replicas import ReplicatedCritic
+from amc_agents.critics.value.pooling import CONTROL_TOKENS, VLLMCritic, session_of
+from amc_agents.critics.value.replicas import ReplicatedCritic, ranked
 from amc_agents.envs.crafting import CraftingWorld, generate_tasks
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.smc import Schedule

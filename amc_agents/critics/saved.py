@@ -6,6 +6,7 @@ typical faults would give, and two lengthened prompts, the probes, reveal its ca
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,12 @@ def read_saved(
         first = error.errors(include_url=False)[0]
         field, value = ".".join(map(str, first["loc"])), quoted(first["input"])
         raise CheckpointError(f"{path} is not {what}: {field}: {first['msg']}, got {value}") from None
+
+
+def in_lines(values: Mapping[str, Any]) -> str:
+    """Write an object as JSON with a line per field, which is readable, unlike a line per token id."""
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+    return f"{{\n{lines}\n}}\n"
 
 
 MEAN_POOLING = "mean pooling"

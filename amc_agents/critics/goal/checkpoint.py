@@ -10,7 +10,6 @@ embedded again at the first use and compared with their saved embeddings and sco
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from safetensors.numpy import load, save
 
 from amc_agents.critics.calibration import check_rising, rising_pools
 from amc_agents.critics.goal.embeddings import Vectors
-from amc_agents.critics.saved import Number, SavedFields, TokenCount, read_saved
+from amc_agents.critics.saved import Number, SavedFields, TokenCount, in_lines, read_saved
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import replace_file
 from amc_agents.quoting import excerpt, quoted
@@ -135,10 +134,9 @@ class GoalCheckpoint:
             "metrics": self.metrics,
             "golden": [[triple.state, triple.thought, triple.goal, triple.q] for triple in self.golden],
         }
-        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
         path = folder / FILE
         replace_file(folder / str(values["weights"]), content)
-        replace_file(path, f"{{\n{lines}\n}}\n")
+        replace_file(path, in_lines(values))
         for old in folder.glob("goal-*.safetensors"):
             if old.name != values["weights"]:
                 old.unlink()

@@ -7,7 +7,6 @@ server of the model is compared with golden scores from the training process.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from amc_agents.critics.saved import (
     TokenCount,
     TokenId,
     allowed_deviation,
+    in_lines,
     likely_cause,
     misfit,
     probes,
@@ -141,9 +141,7 @@ class ValueCheckpoint:
             "probe_scores": list(self.probe_scores),
         }
         path = Path(folder) / FILE
-        # A line per field is readable, unlike a line per token id.
-        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
-        path.write_text(f"{{\n{lines}\n}}\n")
+        path.write_text(in_lines(values))
         return path
 
     @classmethod

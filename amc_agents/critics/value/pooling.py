@@ -342,19 +342,3 @@ def session_headers(trajectories: Sequence[Trajectory]) -> Mapping[str, str]:
     """Return the header that names the session; empty if the trajectories are of several tasks."""
     sessions = {session_of(trajectory) for trajectory in trajectories}
     return {SESSION_HEADER: sessions.pop()} if len(sessions) == 1 else {}
-
-
-def ranked(session: str, replicas: Sequence[str]) -> list[int]:
-    """Return the indices of the replicas by rendezvous hashing, the session's own replica first.
-
-    Each session has its own order. When a replica fails, only its sessions move, evenly to all others.
-
-    Args:
-        session: the session.
-        replicas: names of the replicas.
-    """
-
-    def weight(index: int) -> bytes:
-        return hashlib.sha256(f"{session}\n{replicas[index]}".encode()).digest()
-
-    return sorted(range(len(replicas)), key=weight, reverse=True)

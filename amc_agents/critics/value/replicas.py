@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections import defaultdict
@@ -13,7 +14,7 @@ from typing_extensions import override
 from amc_agents.concurrency.gather import side_by_side
 from amc_agents.critics.server.client import server_options
 from amc_agents.critics.value.checkpoint import CheckpointedCritic, ValueCheckpoint
-from amc_agents.critics.value.pooling import VLLMCritic, one_server, ranked, session_of
+from amc_agents.critics.value.pooling import VLLMCritic, one_server, session_of
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.logs import log, room_logger
 from amc_agents.types import FloatArray, Trajectory
@@ -160,3 +161,19 @@ class ReplicatedCritic(CheckpointedCritic):
 def _may_move(error: CriticServerError) -> bool:
     """True for a failure of the server, which another server need not have; a refusal would only be repeated."""
     return error.status is None or error.status == 429 or error.status >= 500
+
+
+def ranked(session: str, replicas: Sequence[str]) -> list[int]:
+    """Return the indices of the replicas by rendezvous hashing, the session's own replica first.
+
+    Each session has its own order. When a replica fails, only its sessions move, evenly to all others.
+
+    Args:
+        session: the session.
+        replicas: names of the replicas.
+    """
+
+    def weight(index: int) -> bytes:
+        return hashlib.sha256(f"{session}\n{replicas[index]}".encode()).digest()
+
+    return sorted(range(len(replicas)), key=weight, reverse=True)

@@ -10,7 +10,6 @@ question here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,16 @@ import numpy as np
 from pydantic import Field
 
 from amc_agents.critics.render import DIALOGUE, PromptFormat, filled_round
-from amc_agents.critics.saved import Golden, Number, SavedFields, TokenCount, TokenId, allowed_deviation, read_saved
+from amc_agents.critics.saved import (
+    Golden,
+    Number,
+    SavedFields,
+    TokenCount,
+    TokenId,
+    allowed_deviation,
+    in_lines,
+    read_saved,
+)
 from amc_agents.critics.server.served import FolderKind
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.tokenizers import NAME as TOKENIZER
@@ -142,9 +150,7 @@ class VerdictCheckpoint:
             ],
         }
         path = Path(folder) / FILE
-        # One line per entry is readable; an indented JSON would have a line per token id.
-        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
-        path.write_text(f"{{\n{lines}\n}}\n")
+        path.write_text(in_lines(values))
         return path
 
     @classmethod

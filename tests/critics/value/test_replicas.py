@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from amc_agents.critics.spec import parse_critic
-from amc_agents.critics.value.pooling import SESSION_HEADER, VLLMCritic, ranked, session_of
-from amc_agents.critics.value.replicas import REST_S, ReplicatedCritic
+from amc_agents.critics.value.pooling import SESSION_HEADER, VLLMCritic, session_of
+from amc_agents.critics.value.replicas import REST_S, ReplicatedCritic, ranked
 from amc_agents.errors import CheckpointError, ConfigurationError, CriticServerError
 from amc_agents.types import Task
 from tests.critics.server.scripted_server import Reply
