@@ -20,9 +20,7 @@ from pydantic import BaseModel
 
 from amc_agents import AtSteps, amc, critique_refine_model, critique_refine_node
 from amc_agents.config import Config
-from amc_agents.envs.crafting import generate_task
 from amc_agents.errors import ConfigurationError, CriticError
-from amc_agents.models.embedded import EmbeddedChatModel
 from amc_agents.models.seeding import particle_rng
 from amc_agents.pnlc.model import CritiqueRefineModel, carrying, described
 from amc_agents.pnlc.prompts import PnlcPrompts
@@ -317,18 +315,6 @@ async def test_a_custom_proposer_and_custom_prompts():
     assert [kind for kind, _ in seen] == ["goals", "goals"]
 
 
-@both_ways
-def test_a_call_names_its_critic(sync, monkeypatch):
-    monkeypatch.setenv("AMC_CRITIC", "uniform")
-    model = critique_refine_model(text_mind(), Reaches(AGREES))
-    assert ask(model, sync=sync).text == LEFT
-    warns = Reaches(WARNS)
-    for given in ({"config": {"configurable": {"critic": warns}}}, {"critic": warns}):
-        assert ask(model, sync=sync, **given).text.endswith("right")
-    with pytest.raises(ConfigurationError, match="pnlc does not take `uniform`"):
-        critique_refine_model(text_mind())
-
-
 def test_the_file_sets_the_effect_of_a_failing_critic():
     class Fails:
         async def reach(self, trajectory, thought, goals):
@@ -435,17 +421,3 @@ async def test_under_amc_all_is_counted_once_and_particles_differ():
 
 
 # The embedded model
-
-
-@both_ways
-def test_the_embedded_model_decides_the_same_with_the_same_seed(sync):
-    class Gate:
-        async def propose(self, trajectory, thought, n_positive, n_negative):
-            return Proposed(("Crafted the gate", "Got what is needed"), ("Could not execute", "Out of steps"))
-
-    task = generate_task(7, "examples", optimal_steps=(6, 9))
-    model = critique_refine_model(EmbeddedChatModel(), Reaches(), refine=False, k=4, proposer=Gate(), seed=3)
-    first, again = (ask(model, HumanMessage(task.instruction), sync=sync) for _ in range(2))
-    assert first.text == again.text
-    assert "Action:" in first.text
-    assert first.response_metadata["pnlc"]["usage"]["policy"]["calls"] == 1
