@@ -8,10 +8,9 @@ The equations are in `amc_agents.smc`. The files in reading order:
 | `wrap` | `amc`: check the arguments, build the outer graph |
 | `loop` | Algorithm 1: propagate, weigh, resample, conclude |
 | `system`, `particle` | the particles and their weights; one particle and its past |
-| `waiting` | wait for running particles: the best finished one, and the quorum |
 | `start` | connect the critic, create the worlds and the particles |
 | `weighing` | the critic's values as potentials, and the choice of beta |
-| `forking` | continue some particles in further slots |
+| `moves` | wait for running particles, and continue some in further slots |
 | `conclusion` | the answer, and the `Run` |
 | `feature`, `features` | the seam: what a run does beside Algorithm 1 |
 | `particle_runner`, `agent_streams` | step, fork and stop particles |

@@ -25,11 +25,10 @@ from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
 from amc_agents.population.conclusion import choose, run_of
-from amc_agents.population.forking import continue_from, dropped
+from amc_agents.population.moves import archive, check_quorum, continue_from, dropped, note_failures, wait
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import stop
 from amc_agents.population.system import ParticleSystem
-from amc_agents.population.waiting import archive, check_quorum, note_failures, wait
 from amc_agents.population.weighing import weigh_all, weigh_slots
 from amc_agents.run import Run, WeighingPoint
 

@@ -1,4 +1,4 @@
-"""Wait for running particles: keep the best finished one, and end the run if too many have failed."""
+"""Move particles: wait for those that run, and continue some of them in further slots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from langchain_core.runnables import RunnableConfig
 from amc_agents.errors import QuorumLost, brief_causes
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import Tasks
-from amc_agents.population.system import ParticleSystem
+from amc_agents.population.system import ParticleSystem, Retired
 from amc_agents.quoting import cause_of
+from amc_agents.types import IntArray, Trajectory
 
 
 async def wait(system: ParticleSystem, tasks: Tasks, config: RunnableConfig) -> None:
@@ -69,3 +70,38 @@ def note_failures(system: ParticleSystem, causes: Sequence[Exception]) -> None:
     )
     if note not in system.outlet.notes:
         system.note(note)
+
+
+async def continue_from(system: ParticleSystem, ancestors: IntArray, retired: Sequence[Retired]) -> None:
+    """Make slot i continue particle `ancestors[i]`; the first offspring keeps its ancestor's world.
+
+    Args:
+        system: the particles.
+        ancestors: `[M]` slots.
+        retired: the particles that are kept outside of the slots.
+    """
+    for before_offspring in system.features.before_offspring:
+        before_offspring(system)
+    old, runner = list(system.particles), system.runner
+    forks = {slot: old[source] for slot, source in enumerate(ancestors.tolist()) if slot != source}
+    parents = {id(parent): parent for parent in forks.values() if parent.running}
+    await asyncio.gather(*(runner.save(parent) for parent in parents.values()))
+    offspring = await asyncio.gather(*(runner.fork(parent, slot) for slot, parent in forks.items()))
+    children = dict(zip(forks, offspring, strict=True))
+    for name in sorted({name for parent in parents.values() for name in runner.streams.lost_by_fork(parent)}):
+        note = f"the state's `{name}` (UntrackedValue) holds an object that cannot be copied: forks start without it"
+        if note not in system.outlet.notes:
+            system.note(note)
+    particles = [children[slot] if slot in children else old[slot] for slot in range(len(ancestors))]
+    all_retired = [*system.retired, *retired]
+    kept = {id(particle) for particle in particles} | {id(kept.particle) for kept in all_retired}
+    kept.add(id(system.archive))  # It may become the answer, with its world.
+    await asyncio.gather(*(runner.discard(particle) for particle in old if id(particle) not in kept))
+    system.particles, system.retired = particles, all_retired
+
+
+def dropped(system: ParticleSystem, ancestors: IntArray, retired: Sequence[int]) -> dict[int, Trajectory]:
+    """Return the trajectories of the particles that have no offspring and are not retired, by slot."""
+    kept = {*ancestors.tolist(), *retired}
+    slots = (slot for slot in range(len(system.particles)) if slot not in kept)
+    return {slot: system.runner.trajectory_of(system.particles[slot]) for slot in slots}
