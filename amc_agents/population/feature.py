@@ -23,6 +23,7 @@ from langgraph.types import StreamMode
 
 from amc_agents.population.particle import Particle
 from amc_agents.run import Run
+from amc_agents.runtime.door import HOLD as HOLD
 from amc_agents.smc.weights import BoolArray
 from amc_agents.types import Forkable
 
@@ -177,6 +178,12 @@ class Feature:
 
     def on_fork(self, parent: Particle, child: Particle) -> None:
         """A particle was forked; the child has nothing of this feature yet (`particle.states`)."""
+
+    def before_call(self, particle: Particle, name: str, args: Mapping[str, Any]) -> str | None:
+        """Return `HOLD` to hold a call of a tool like a commit call, or the text that the tool answers in place of it.
+
+        None lets it pass. The same call must get the same answer, because LangGraph may run its node again.
+        """
 
     def on_enter(self, particle: Particle) -> None:
         """The particle is about to run; called in its context."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -262,9 +263,15 @@ class ParticleRunner:
         )
         if particle.world is not None:
             particle.world.users = particle.door.running
+        if self.features.before_call:
+            particle.door.judge = partial(self._judged, particle)
         for on_enter in self.features.on_enter:
             context.run(on_enter, particle)
         return asyncio.create_task(work, context=context)
+
+    def _judged(self, particle: Particle, name: str, args: Mapping[str, Any]) -> str | None:
+        verdicts = (before_call(particle, name, args) for before_call in self.features.before_call)
+        return next((str(verdict) for verdict in verdicts if verdict is not None), None)
 
     async def _fail(self, particle: Particle, error: Exception) -> None:
         particle.record(error=error)

@@ -114,7 +114,7 @@ async def start(
         agent=wrapped.agent.copy(
             update={
                 "checkpointer": beginning.saver,
-                "nodes": _nodes_at_doors(wrapped),
+                "nodes": _nodes_at_doors(wrapped, judged=bool(features.before_call)),
                 "channels": carrying(wrapped.agent.channels),
             }
         ),
@@ -185,10 +185,10 @@ def _for_worlds(settings: Settings, worlds: Sequence[RecordingWorld | None], wra
     return settings
 
 
-def _nodes_at_doors(wrapped: WrappedAgent) -> dict[str, Any]:
-    """Return the agent's nodes, at a door if the agent has commits."""
+def _nodes_at_doors(wrapped: WrappedAgent, *, judged: bool) -> dict[str, Any]:
+    """Return the agent's nodes, at a door if the agent has commits, or features judge its calls."""
     commits = wrapped.effects.commit_nodes
-    if not wrapped.effects.has_doors:
+    if not judged and not wrapped.effects.has_doors:
         return dict(wrapped.agent.nodes)
     return {name: _at_door(name, node, commits.get(name)) for name, node in wrapped.agent.nodes.items()}
 

@@ -52,6 +52,8 @@ from amc_agents.runtime.effects import Deferred, Effect, attempts_of, declared_e
 
 _MARK = "amc_door"
 _UNKNOWN = object()
+HOLD = "hold"
+"""The verdict that holds a call until one particle is selected to make it."""
 
 
 class CallKey(NamedTuple):
@@ -123,6 +125,9 @@ class Door:
     """The errors of each commit call of this superstep, one for each time that it ran."""
     outcomes: dict[CallKey, CallOutcome] = field(default_factory=dict)
     """Outcomes of the opened calls that have begun."""
+    judge: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    """Called with the name and the arguments of each call: None lets it pass, `HOLD` holds it like a commit call, and
+    any other text is its answer instead."""
     ended_by: PendingCall | None = None
     """The deferred call without a result that ends the particle."""
     _attempt: _Attempt | None = None
@@ -230,6 +235,11 @@ class Door:
         if (around := _visit_around()) is not None and around.in_commit:
             yield Visit()
             return
+        verdict = None if self.judge is None else self.judge(name, args())
+        if verdict is not None and verdict != HOLD:
+            yield Visit(as_result(verdict, name, call_id))
+            return
+        effect = effect if verdict is None or attempts_of(effect) else "commit"
         visit, key = self._arrive(name, effect, args, call_id)
         if visit.answered:
             yield visit
