@@ -10,9 +10,9 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 HELD_BY = {
     "on_critic_error covers whatever a critic raises or returns":
-        "population/test_valuation.py::test_any_failure_of_a_critic_is_a_critic_error",
+        "population/test_weighing.py::test_any_failure_of_a_critic_is_a_critic_error",
     "no earlier values where the critic failed":
-        "population/test_valuation.py::test_values_are_nan_after_the_critic_failed",
+        "population/test_weighing.py::test_values_are_nan_after_the_critic_failed",
     "a dead server costs no call of the policy":
         "runtime/test_critic_connection.py::test_a_dead_server_costs_no_call_of_the_policy",
     "worlds left open by a reader":

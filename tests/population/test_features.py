@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -73,13 +74,13 @@ class Lines(Feature):
     """Counts the forks in the line of each particle."""
 
     name = "lines"
-    ended = None
+    ended: ClassVar[list[int]] = []
 
     def on_fork(self, parent, child):
         child.states[Lines] = (parent.of(Lines) or 0) + 1
 
     async def on_end(self, system, run, winner):
-        type(self).ended = [particle.of(Lines) or 0 for particle in system.particles]
+        Lines.ended = [particle.of(Lines) or 0 for particle in system.particles]
         return run
 
     def record_of(self, particle):

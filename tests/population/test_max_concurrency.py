@@ -55,7 +55,7 @@ def limited(limit):
 @pytest.mark.parametrize("limit", [1, 3, 100])
 def test_particles(sync, limit):
     model = watched()
-    graph = amc(text_agent(model), environment=sum_world, n_particles=8, resample=AtSteps(2), seed=1)
+    graph = amc(text_agent(model), environment=sum_world, n_particles=8, resample=AtSteps(2), beta=1.0, seed=1)
     run = graph.run(start(), limited(limit)) if sync else asyncio.run(graph.arun(start(), limited(limit)))
     run.close()
     assert max(model.most) == min(limit, 8)

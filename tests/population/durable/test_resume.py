@@ -202,3 +202,17 @@ def test_the_elapsed_time_of_a_restored_run_counts(monkeypatch):
     broken.slow_model_s = 0.05
     with pytest.raises(RunTimedOut):
         broken.graph.run(None, CONFIG)
+
+
+def test_a_run_that_had_reached_stop_at_ends_so_after_a_restart(monkeypatch):
+    async def fail(*_):
+        raise OSError("the machine dies")
+
+    broken = Scenario(InMemorySaver(), stop_at=1.0, resample=EveryStep())
+    with monkeypatch.context() as patch:
+        patch.setattr("amc_agents.population.nodes._stream", fail)
+        with pytest.raises(OSError, match="the machine dies"):
+            broken.graph.run(start(), CONFIG)
+    run = broken.graph.run(None, CONFIG)
+    assert run.stopped_by == "stop_at"
+    assert run.best.return_ >= 1.0
