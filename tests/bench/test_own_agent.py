@@ -13,6 +13,7 @@ from amc_agents.bench.report_tables import markdown
 from amc_agents.bench.run_files import causes_of, failed_runs
 from amc_agents.bench.selection import MethodChoice
 from amc_agents.errors import AmcError, ConfigurationError
+from amc_agents.smc import AtSteps
 from tests.bench.own_agents import write_agent, write_tasks
 
 
@@ -194,6 +195,13 @@ def test_a_compiled_graph_keeps_its_temperature(folder):
     assert own.temperature_is_fixed
     assert own.make_agent(0.0) is own.make_agent(1.0) is sys.modules[name].graph
     assert "react-greedy" not in [method.name for method in OwnPlan(f"{name}:graph", folder).standard_methods()]
+
+
+def test_the_settings_of_the_methods_suit_the_horizon_and_the_size_of_a_success(folder):
+    name = write_agent(folder, more="\nhorizon = 10\nsuccess = 4.0\n")
+    methods = {method.name: method for method in OwnPlan(name, folder).standard_methods()}
+    assert methods["amc"].resample == AtSteps(3, 6)
+    assert methods["amc"].beta == methods["best-of-n"].beta == pytest.approx(0.4)
 
 
 def test_an_object_or_a_class_may_have_the_functions(folder):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from amc_agents.bench.engine import FolderQueue, share_of, work_off
-from amc_agents.bench.results_folder import ResultsFolder, WorkItem, read_results
+from amc_agents.bench.results_folder import ResultsFolder, RunLine, WorkItem, read_results
 from tests.bench.tally import Line
 
 ITEMS = [WorkItem(method, task, 0) for task in "abc" for method in ("one way", "another")]
@@ -84,6 +85,18 @@ async def test_a_folder_queue_skips_what_is_stored_and_counts_on(tmp_path):
             await work_off(FolderQueue(items, stored, folder, counts.append), done, n_concurrent=1)
     assert counts == [0, 1, 2, 2, 3, 4, 5, 6]
     assert [line.key for line in read_results(tmp_path, lambda values: Line(**values))] == [item.key for item in ITEMS]
+
+
+def test_of_two_results_of_an_item_the_first_counts(tmp_path):
+    for worker in "ab":
+        (tmp_path / f"records-{worker}.jsonl").write_text(json.dumps({"method": "m", "task": worker, "seed": 0}) + "\n")
+
+    class Same(RunLine):
+        @property
+        def key(self):
+            return "m", "one task", 0
+
+    assert [line.task for line in read_results(tmp_path, Same.from_json)] == ["a"]
 
 
 def test_a_result_of_another_item_is_refused(tmp_path):
