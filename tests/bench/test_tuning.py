@@ -5,8 +5,21 @@ import json
 import pytest
 
 from amc_agents.bench import crafting
-from amc_agents.bench.methods import AMC, AMC_HIDDEN, BEST_OF_N, REACT, SMC, Tuned, amc, amc_hidden, best_of_n, react
+from amc_agents.bench.methods import (
+    AMC,
+    AMC_HIDDEN,
+    BEST_OF_N,
+    REACT,
+    SMC,
+    Tuned,
+    amc,
+    amc_hidden,
+    best_of_n,
+    react,
+    react_greedy,
+)
 from amc_agents.bench.report import Results
+from amc_agents.bench.selection import MethodChanges
 from amc_agents.bench.statistics import Estimate
 from amc_agents.bench.tuned import Cell, config_text, read_chosen, retuned
 from amc_agents.bench.tuning import Grid, choose, tune
@@ -105,6 +118,14 @@ def test_a_method_that_cannot_be_tuned_is_refused(make_comparison, tmp_path):
     comparison = make_comparison()
     with pytest.raises(ConfigurationError, match="cannot tune react-greedy; choose from: react, best-of-n"):
         tune(comparison, tmp_path)
+
+
+def test_changes_leave_greedy_play_its_temperature_and_a_single_trajectory_its_beta():
+    changes = MethodChanges(temperature=0.5, beta=0.3, resample=AtSteps(4), success_reward=2.0)
+    greedy, plain, searching = map(changes.applied_to, (react_greedy(), react(), amc(Tuned(steps=(2,)))))
+    assert [method.temperature for method in (greedy, plain, searching)] == [0.0, 0.5, 0.5]
+    assert [method.beta for method in (greedy, plain, searching)] == [1.0, 1.0, 0.3]
+    assert (plain.resample, searching.resample, searching.success_reward) == (Never(), AtSteps(4), 2.0)
 
 
 def test_methods_get_the_chosen_settings():

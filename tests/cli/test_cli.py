@@ -104,6 +104,9 @@ def test_bench_resumes(command, tmp_path):
     assert code == 2
     assert "--resume" in err
     assert command(*arguments, "--resume", "--seeds", "2")[0] == 0
+    assert json.loads((tmp_path / "results.json").read_text())["seconds"] is None, (
+        "another call played some of the runs"
+    )
     longer = (tmp_path / "records.jsonl").read_text()
     assert longer.startswith(lines)
     assert len(longer.splitlines()) == 2 * len(lines.splitlines()) == 8

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -172,6 +173,18 @@ def test_lines_are_printed_once_and_in_order():
     assert [line.split(": ")[1] for line in lines] == ["step 1", "step 2", "step 4", "ended"]
     assert "step 1: values" in critic.seen[1], "while the run goes on"
     assert all(line.startswith("task 1: ") for line in lines)
+
+
+def test_a_weighing_is_printed_once_it_is_complete():
+    console = screen()
+    view = LinesView(console, named=False)
+    system = SimpleNamespace(history=[replace(POINT, ancestors=None)])
+    view.begin("run", system)
+    view._print("run", system)
+    assert text_of(console) == "", "its particles may still be resampled"
+    system.history = [POINT]
+    view._print("run", system)
+    assert "resampled: 2 of 4" in text_of(console)
 
 
 @pytest.mark.parametrize(
