@@ -118,7 +118,7 @@ def _textcraft_renamed() -> WorldSpec:
 
 def _workshop(kind: Kind) -> WorldSpec:
     from amc_agents.envs.workshop import WorkshopWorld, generate_tasks
-    from amc_agents.envs.workshop.instruction import rules_of
+    from amc_agents.envs.workshop.tasks import rules_of
 
     return WorldSpec(
         make=WorkshopWorld,

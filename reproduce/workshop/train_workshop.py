@@ -19,7 +19,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from amc_agents.envs.workshop import generate_task
-from amc_agents.envs.workshop.generate import Kind
+from amc_agents.envs.workshop.tasks import Kind
 from amc_agents.models.embedded import model_folder
 from reproduce.crafting.tokenizer import make_tokenizer
 from reproduce.crafting.train_policy import pool_order

@@ -13,9 +13,8 @@ import numpy as np
 
 from amc_agents.envs.crafting.tasks import Move
 from amc_agents.envs.crafting.world import Recipe
-from amc_agents.envs.workshop.generate import restricted
-from amc_agents.envs.workshop.planner import relaxed, solution, solution_from
-from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld
+from amc_agents.envs.workshop.tasks import restricted
+from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld, relaxed, solution, solution_from
 from amc_agents.types import Task
 from reproduce.crafting.expert import NoisyExpert
 

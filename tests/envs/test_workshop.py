@@ -19,7 +19,7 @@ from amc_agents.envs.workshop import (
     solution,
     solution_from,
 )
-from amc_agents.envs.workshop.generate import n_traps
+from amc_agents.envs.workshop.tasks import n_traps
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
 from amc_agents.testing import check_environment
 from amc_agents.types import Task
