@@ -26,11 +26,11 @@ CEILINGS = {
     "files from a training row to the loss": 18,
     "context variables": 6,
     "parameters of amc()": 20,
-    "basenames used twice": 56,
-    "lines of amc_agents": 76_000,
-    "files of amc_agents": 560,
-    "lines of tests": 68_500,
-    "files of tests": 425,
+    "basenames used twice": 19,
+    "lines of amc_agents": 69_500,
+    "files of amc_agents": 318,
+    "lines of tests": 63_500,
+    "files of tests": 392,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
 lowers a figure lowers its ceiling; none raises one."""
