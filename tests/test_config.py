@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents import amc
+from amc_agents import AmcSettings, amc
 from amc_agents.config import Config, configured
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.settings import Settings
 from amc_agents.prices import Price
 from amc_agents.settings import schedule_of, table
 from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
+from tests.population.worlds import ReturnSoFar, number_agent, sum_world
 
 
 @pytest.fixture
@@ -92,6 +93,23 @@ def test_code_has_precedence_over_the_file_and_the_file_over_the_defaults(load):
     config = load('[amc]\nbeta = 0.5\nn_particles = 4\nresample = "never"')
     settings = Settings.chosen(config, {"beta": 2.0, "n_particles": None, "resample": None})
     assert (settings.beta, settings.n_particles, settings.resample, settings.horizon) == (2.0, 4, Never(), 50)
+
+
+def test_an_argument_precedes_the_settings_object_and_that_the_file(load):
+    config = load('[amc]\nfinished = "keep"\nhorizon = 7\nquorum = 1\nemit = "settled"')
+    settings = Settings.chosen(config, {"horizon": 9}, AmcSettings(horizon=8, quorum=2, emit="end"))
+    assert (settings.horizon, settings.quorum, settings.finished) == (9, 2, "keep")
+    assert settings.emit == "settled", "a field that has its default is not given"
+
+
+def test_amc_takes_its_other_settings_as_one_object():
+    graph = amc(
+        number_agent(), ReturnSoFar(), environment=sum_world, settings=AmcSettings(n_particles=2, scheme="residual")
+    )
+    assert graph.wrapped.settings.scheme == "residual"
+    assert graph.wrapped.settings.n_particles == 2
+    with pytest.raises(ConfigurationError, match=r"settings= takes an AmcSettings, such as .*, got \{"):
+        amc(number_agent(), settings={"scheme": "residual"})  # type: ignore[arg-type]
 
 
 def test_an_impossible_setting_of_the_file_names_the_file(load):
