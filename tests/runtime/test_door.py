@@ -31,3 +31,20 @@ async def test_a_late_call_of_an_interrupted_node_does_not_run_after_the_door_wa
         late.run(visit, door)
     assert visit(door).result == "paid"
     assert [outcome.status for outcome in door.outcomes.values()] == ["ran"]
+
+
+async def test_a_commit_that_was_let_through_calls_further_tools_freely():
+    """They belong to the one call that was admitted: none waits, and none is recorded for itself."""
+    door = Door()
+    door.begin_attempt()
+    with pytest.raises(GraphInterrupt):
+        visit(door)
+    await door.end_attempt()
+    door.opened.update(door.waiting)
+    door.begin_attempt()
+    with door.visit("refund", "commit", dict, "1") as outer:
+        assert visit(door, "2").result == "paid"
+        outer.result = "paid twice"
+    assert [key.call_id for key in door.outcomes] == [key.call_id for key in door.results] == ["1"]
+    with pytest.raises(GraphInterrupt):
+        visit(door, "3")
