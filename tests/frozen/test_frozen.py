@@ -29,7 +29,7 @@ CEILINGS = {
     "basenames used twice": 19,
     "lines of amc_agents": 69_500,
     "files of amc_agents": 318,
-    "lines of tests": 63_500,
+    "lines of tests": 63_800,
     "files of tests": 392,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
