@@ -164,8 +164,9 @@ def test_every_example_is_tested_and_short():
     pages = [Path(__file__), *(ROOT / "tests/service").glob("test_*.py")]
     tested = {name for page in pages for name in re.findall(r"examples/(\w+\.py)", page.read_text())}
     assert {path.name for path in EXAMPLES} == tested
-    files = [*EXAMPLES, *(ROOT / "graphs").rglob("*.py")]
-    assert {path.name: n for path in files if (n := len(path.read_text().splitlines())) > 60} == {}
+    # A served graph has its world beside it.
+    longest = {**dict.fromkeys(EXAMPLES, 65), **dict.fromkeys((ROOT / "graphs").rglob("*.py"), 90)}
+    assert {path.name for path, n in longest.items() if len(path.read_text().splitlines()) > n} == set()
 
 
 def test_the_readme_has_code():

@@ -300,7 +300,7 @@ async def amc_world(proxy: Wire, limits: Limits, on_error: str) -> Seen:
 
 async def collected(proxy: Wire, limits: Limits, on_error: str) -> Seen:
     async with chat(proxy, limits) as model:
-        rollouts = amc_rollouts(text_agent(model), SumWorld, N, horizon=4, quorum=1)
+        rollouts = amc_rollouts(text_agent(model), SumWorld, N, horizon=4, settings=AmcSettings(quorum=1))
         with TemporaryDirectory() as folder:
             await collect_from(rollouts, [TASK], folder, n_concurrent=1)
             records = read_records(folder)

@@ -113,7 +113,8 @@ FORMS = {
         ({"messages": chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t"))["messages"][:3],
           "choices": [{"message": DONE}]}, STEPS),
         (chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t"), choices=[{"message": DONE}]), STEPS),
-        ({"request": chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t")),
+        ({"request": {"messages": [ASKED, {"role": "assistant", "tool_calls": [function(TEXT, id="t")]},
+                                   tool(tool_call_id="t")]},
           "response": {"choices": [{"message": {**DONE, "refusal": None}, "finish_reason": "stop"}]}}, STEPS),
         # A call whose arguments are not JSON reads as at run time.
         (chat({"tool_calls": [function('{"at": ', id="t")], "content": "I look"}, tool("error", tool_call_id="t")),

@@ -410,6 +410,7 @@ async def test_the_report_says_how_often_another_answer_would_have_been_chosen(t
     await graph.aclose()
     report = graph.report()
     assert (report.differs, report.at_door, report.n_outcomes) == (1.0, 0.0, 1)
+    assert report.bias == -1.0
     code, printed, _ = command("shadow", "report", tmp_path)
     assert code == 0
     assert "verdict: not yet" in printed

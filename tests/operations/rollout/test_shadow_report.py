@@ -80,3 +80,4 @@ def test_outcomes_join_late_by_run_and_by_thread(tmp_path):
     assert "3 times the tokens" in str(report)
     assert "100 served answers with outcomes; the interval holds for one look" in str(report)
     assert abs(report.bias) < 0.1
+    assert "unknown dollars" in str(report)  # No search has a known cost: the mean of nothing is not 0.

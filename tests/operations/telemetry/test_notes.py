@@ -76,6 +76,7 @@ def test_the_answer_is_let_go_before_its_span_is_made(seen, metered, role, tags)
     assert (span.name, said["amc.role"]) == ("chat m", role)
     assert (said["gen_ai.response.model"], said["gen_ai.response.finish_reasons"]) == ("m-1", ("stop",))
     assert (said["gen_ai.usage.input_tokens"], said["llm.token_count.total"]) == (3, 5)
+    assert said["gen_ai.usage.output_tokens"] == said["llm.token_count.completion"] == 2
 
 
 def test_content_is_kept_until_its_span_is_made(seen):
