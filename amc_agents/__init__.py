@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from amc_agents.operations.rollout.canary_graph import canary
     from amc_agents.operations.rollout.shadow_graph import shadow
     from amc_agents.pnlc.model import CritiqueRefine, critique_refine_model, critique_refine_node
+    from amc_agents.population.features.race import Race
     from amc_agents.population.graph import AmcGraph
     from amc_agents.population.wrap import amc
     from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
@@ -73,6 +74,7 @@ __all__ = [
     "Never",
     "Population",
     "PosteriorSampling",
+    "Race",
     "Retried",
     "RoleModel",
     "Run",
@@ -122,6 +124,7 @@ __getattr__, __dir__ = _lazy_names(
         "Population": "run",
         "PosteriorSampling": "psrl.middleware",
         "Retried": "runtime.effects",
+        "Race": "population.features.race",
         "RoleModel": "psrl.options",
         "Run": "run",
         "Step": "types",

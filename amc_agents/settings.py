@@ -17,7 +17,7 @@ from amc_agents.smc.adaptive import Adaptive
 from amc_agents.smc.resampling import AtSteps, EssBelow, EveryStep, Never, Schedule, resolve_scheme
 from amc_agents.types import Trajectory
 
-Select = Literal["return", "value", "weight", "sample"]
+Select = Literal["return", "value", "weight", "sample", "shortest", "longest", "vote"]
 Finished = Literal["retire", "keep"]
 OnCriticError = Literal["raise", "uniform"]
 Emission = Literal["end", "settled", "all"]

@@ -74,6 +74,16 @@ class Trajectory:
         """R_t: the sum of the rewards so far, in the world's units."""
         return float(sum(step.reward for step in self.steps))
 
+    @property
+    def length(self) -> int:
+        """Number of characters of all thoughts, actions and observations."""
+        return sum(len(step.thought) + len(step.action) + len(step.observation) for step in self.steps)
+
+    @property
+    def answer(self) -> str:
+        """The text of the last action, without differences of case and white space; "" before the first step."""
+        return " ".join(self.steps[-1].action.split()).casefold() if self.steps else ""
+
     def extended(self, step: Step, *, done: bool = False, truncated: bool = False) -> Trajectory:
         """This trajectory with one more step."""
         return replace(self, steps=(*self.steps, step), done=done, truncated=truncated)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from amc_agents.cli.advise import advise, quick
 from amc_agents.cli.calibrate import calibrate
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.goal import goal
@@ -64,6 +65,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], str, str]] = {
         "Turn your agent's logs into a dataset.",
         "amc import threads.sqlite --outcomes outcomes.csv --out data",
     ),
+    "advise": (advise, "Ask your logs which method would have helped.", "amc advise data"),
     "collect": (
         collect,
         "Play tasks, and keep the trajectories as a dataset.",
@@ -96,9 +98,10 @@ for _name, (_function, _short, _example) in _COMMANDS.items():
     app.command(_name, short_help=_short, epilog=f"Example: {_example}")(_function)
 train_app.command("value", epilog="Example: amc train value --data data --base MODEL --out value")(value)
 train_app.command("goal", epilog="Example: amc train goal --data data --out goal")(goal)
+train_app.command("quick", epilog="Example: amc train quick --data data --out critic")(quick)
 train_app.command("verdict", epilog="Example: amc train verdict --data data --out verdict")(verdict)
 _GROUPS = {
-    "train": (train_app, "Train a critic on a dataset: value, goal or verdict."),
+    "train": (train_app, "Train a critic on a dataset: value, goal, verdict or quick."),
     "serve": (serve_app, "Start vLLM with the flags that a model needs."),
     "posterior": (posterior_app, "Show, edit and roll back what an agent believes."),
     "shadow": (shadow_app, "Search in the background of a served agent."),

@@ -145,12 +145,12 @@ def import_logs(
 
         report = imported(
             source, out, policy=policy, commit_tools=commit_tools or (), progress=show,
-            outcomes=Outcomes(reward, feedback, _function(reward_function, "--reward-function"), outcomes),
+            outcomes=Outcomes(reward, feedback, function_named(reward_function, "--reward-function"), outcomes),
             reading=Reading(
                 kind=None if kind is None else kind.value, step_after=tuple(step_after or ("tools",)),
                 turns=None if turns is None else turns.value, system_is_task=system_is_task, thread=thread, task=task,
             ),
-            redact=_function(redact, "--redact"),
+            redact=function_named(redact, "--redact"),
         )  # fmt: skip
     _print_report(report, out, console)
     if as_json:
@@ -165,7 +165,7 @@ def _nothing(report: ImportReport) -> str:
     return "no record is a call of an agent (docs/importing.md lists the forms that are read)"
 
 
-def _function(name: str | None, option: str) -> Callable[..., Any] | None:
+def function_named(name: str | None, option: str) -> Callable[..., Any] | None:
     """Load `module:name`; modules in the working directory can be named too."""
     import sys
     from importlib import import_module

@@ -12,6 +12,7 @@
     classify:http://host:8000?label=0         any classifier or reward model on vLLM
     openhands:http://host:8000?tools=FILE     the critic of OpenHands on vLLM
     calibrated:FOLDER            any of these, calibrated to your outcomes by `amc calibrate`
+    quick:path                   counts and words, in under 1 ms: a folder that `amc train quick` wrote
     goal:path                    a goal-conditioned value function over embeddings
     my_package.critics:make      an object in your code: a critic, a function of trajectories, or a factory of critics
     vendor:target                a kind from an installed package (entry points of the group "amc_agents.critics")
@@ -141,7 +142,7 @@ def _refuse_for_calls(spec: str, kind: str, target: str, options: Mapping[str, s
         )
     embedded = kind == "embedded" or (kind == "verdict" and target.startswith("embedded:"))
     names_files = (
-        kind in ("hf", "goal", "calibrated")
+        kind in ("hf", "goal", "quick", "calibrated")
         or any(option in options for option in _OPTIONS_OF_FILES)
         or (embedded and not _is_shipped(target.rpartition(":")[2]))
         # LangChain's provider that loads a model from any path.
@@ -183,6 +184,7 @@ KINDS: dict[str, str | CriticFactory] = {
     "foa": "amc_agents.critics.judge.critic:foa_from_spec",
     "verdict": "amc_agents.critics.verdict.critic:from_spec",
     "goal": "amc_agents.critics.goal.critic:from_spec",
+    "quick": "amc_agents.critics.quick:from_spec",
 }
 """The library's own kinds: a factory, or its name as an entry point writes it, `module:name`."""
 

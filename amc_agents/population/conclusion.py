@@ -88,7 +88,7 @@ def select_index(rng: np.random.Generator, population: Population, select: Selec
     Args:
         rng: random generator for "sample".
         population: at least one particle has a positive weight.
-        select: "return", "value", "weight" or "sample", as in `amc`.
+        select: as in `amc`.
     """
     alive = np.isfinite(population.log_weights)
     known = alive & np.isfinite(population.values)
@@ -96,6 +96,13 @@ def select_index(rng: np.random.Generator, population: Population, select: Selec
         return int(rng.choice(len(alive), p=smc.normalised(population.log_weights)))
     if select == "return":
         scores = np.array([trajectory.return_ for trajectory in population.trajectories])
+    elif select in ("shortest", "longest"):
+        lengths = np.array([trajectory.length for trajectory in population.trajectories])
+        scores = lengths if select == "longest" else -lengths
+    elif select == "vote":
+        answers = [trajectory.answer for trajectory in population.trajectories]
+        voters = Counter(answer for answer, votes in zip(answers, alive, strict=True) if votes)
+        scores = np.array([voters[answer] for answer in answers], dtype=np.float64)
     elif select == "value" and known.any():
         alive, scores = known, population.values
     else:

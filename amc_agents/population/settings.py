@@ -130,13 +130,19 @@ class Settings(AmcSettings):
         Raises:
             ConfigurationError: every particle would weigh the same, and the first would be returned.
         """
-        if self.critic_from == "default" and not self.rewards_observed:
+        if self.critic_from == "default" and not self.rewards_observed and not self._picks_without_values:
             raise ConfigurationError(
                 f"no critic is named and the run sees no rewards: all {self.start_size} particles would weigh the "
                 "same, and the first would be returned. Name a critic (critic=, AMC_CRITIC, the config file, or "
                 'context={"critic": ...} of a call), give rewards by environment= or reward=, or pass '
                 'critic="uniform" to run with neither'
             )
+
+    @property
+    def _picks_without_values(self) -> bool:
+        """Whether the answer does not depend on weights: it wins a race, or is selected by its text."""
+        by_text = self.select in ("shortest", "longest", "vote") and self.resample == Never()
+        return by_text or any(getattr(make, "picks", False) for make in self.features)
 
     @property
     def rewards_observed(self) -> bool:

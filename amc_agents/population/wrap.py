@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
@@ -32,7 +32,10 @@ from amc_agents.runtime.door import watch_tools
 from amc_agents.runtime.effects import Effect
 from amc_agents.runtime.metering import pass_caches_by
 from amc_agents.settings import DEFAULTS, AmcSettings, Beta, Select
-from amc_agents.smc import Adaptive, Schedule
+from amc_agents.smc import Adaptive, Never, Schedule
+
+if TYPE_CHECKING:
+    from amc_agents.population.features.race import Race
 
 
 def amc(
@@ -50,6 +53,7 @@ def amc(
     stop_at: float | None = None,
     step_timeout: float | None = None,
     budget: Budget | None = None,
+    race: Race | None = None,
     seed: int | None = None,
     step_after: str | Sequence[str] | None = None,
     tools: Mapping[str, Effect] | None = None,
@@ -89,7 +93,8 @@ def amc(
         reward: computes the return so far from the agent's state.
         select: criterion of the answer: the best "return", "value" (by the critic) or "weight" (as in the paper;
             retired particles compete with the absolute weight at which they were retired), or a "sample" from the
-            weighted particles. None: "return" if rewards are seen, else "value".
+            weighted particles; or the "shortest" or "longest" text, or a "vote" of the last actions. None: "return" if
+            rewards are seen, else "value".
         horizon: maximum number of steps of a particle; no future return is predicted there.
         stop_at: return at which the run may end early. None: never.
         step_timeout: time limit in seconds for a particle's step, `reward=` included: a particle that exceeds it has
@@ -99,6 +104,8 @@ def amc(
             all calls of the graph and by whatever else the `Budget` is given to. No request is made that could exceed
             it. At its end, the best finished trajectory is the answer, with a note and without log Z;
             `BudgetExhausted` is raised if no particle could finish. None: no limit.
+        race: `Race()` makes the first particle that finishes the answer and cancels the others; without `resample=`,
+            particles are then not resampled. A race needs neither a critic nor rewards. None: no race.
         seed: seed of resampling, of worlds, and of models that draw from the particle's random stream. None: drawn at
             random and recorded.
         step_after: the node or nodes after which the agent pauses; a pause ends a step. Default: the nodes that hold a
@@ -124,9 +131,11 @@ def amc(
         raise ConfigurationError(
             f"settings= takes an AmcSettings, such as AmcSettings(run_timeout=60), got {quoted(settings)}"
         )
+    if race is not None:
+        settings = replace(settings, features=(*settings.features, race))
     arguments = {
         "n_particles": n_particles,
-        "resample": resample,
+        "resample": Never() if race is not None and resample is None else resample,
         "beta": beta,
         "select": select,
         "horizon": horizon,

@@ -306,6 +306,7 @@ class _Import:
             kind=self.reading.kind or "", thread=thread, turn=run.turn, run_id=run_id, version=run.origin.version,
             text=_fingerprint(run.trajectory), joined=joined is not None, commit_tools=self.commit_tools,
             trial=stored_id(run.origin.trial, self.redact), started=run.origin.started, ended=run.origin.ended,
+            tokens=run.origin.tokens, cost=run.origin.cost,
         )  # fmt: skip
         if origin.key in self.stored.runs:
             return self._note_known(run, origin, in_logs)

@@ -20,6 +20,7 @@ from amc_agents.operations.importing.logged_runs import (
     Origin,
     Reading,
     UnreadableRecord,
+    amount_of,
     digest,
     field_of,
     is_answer,
@@ -59,15 +60,23 @@ def json_values(path: Path) -> Iterator[JsonValue]:
 
 
 def json_paths(source: Path) -> list[Path]:
-    """List the JSON files of a source: the file itself, or all in a folder.
+    """List the JSON files of a source: the file itself, or all in a folder but tables of outcomes.
 
     Raises:
         CheckpointError: the source has no JSON file.
     """
-    paths = sorted(path for path in source.rglob("*.json*") if path.is_file()) if source.is_dir() else [source]
+    paths = [source]
+    if source.is_dir():
+        paths = sorted(path for path in source.rglob("*.json*") if path.is_file() and not _has_results(path))
     if not paths or not all(path.is_file() for path in paths):
         raise CheckpointError(f"no logs in {source}: expected a file, or a folder with *.json or *.jsonl files")
     return paths
+
+
+def _has_results(path: Path) -> bool:
+    """Whether a file begins as the results of a benchmark do, which `--outcomes` reads."""
+    with path.open("rb") as file:
+        return _RESULTS.search(file.read(_HEAD)) is not None
 
 
 def _first_character(path: Path) -> str:
@@ -162,6 +171,9 @@ def _cause(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
 
 
+_RESULTS = re.compile(rb'^\s*\{(?:\s*"\w+"\s*:\s*[\w.+-]+\s*,)*\s*"(?:instances|resolved_ids)"\s*:\s*\[')
+"""An object whose first field that is no number is the list of a benchmark's instances."""
+_HEAD = 2_000
 _BETWEEN = re.compile(r"[\s,]*")
 """What stands between the items of an array."""
 _CHUNK = 1 << 16
@@ -197,6 +209,8 @@ def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Ite
             _thread(record, conversation, reading, task, trial), where, record=record, trial=trial,
             outcome=record.get("reward") if "traj" in record else None,
             started=text_of(record, "started_at", "start_time"), ended=text_of(record, "ended_at", "end_time"),
+            tokens=amount_of(record, "total_tokens") or amount_of(record, "usage.total_tokens"),
+            cost=amount_of(record, "info.model_stats.instance_cost") or amount_of(record, "cost"),
         ),
         split=not one,
         task=task,
@@ -361,6 +375,10 @@ def runs_of_document(record: Mapping[str, Any], where: str, reading: Reading) ->
             outcome=record.get("reward") if document is inner else None,
             started=text_of(record, "started_at") or (times[0] if times else ""),
             ended=text_of(record, "ended_at", "finished_at") or (times[-1] if times else ""),
+            tokens=amount_of(
+                document, "final_metrics.total_prompt_tokens", "final_metrics.total_completion_tokens"
+            ),
+            cost=amount_of(document, "final_metrics.total_cost_usd"),
         ),
         split=reading.turns == "each" or (reading.turns is None and document is record),
         task=task_of(record, reading.task),

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from amc_agents.errors import CheckpointError, ConfigurationError
+from amc_agents.files import read_json_object
 from amc_agents.messages import MessageReader, instruction_of, lines_of
 from amc_agents.quoting import quoted
 from amc_agents.types import Task, Trajectory
@@ -80,6 +81,9 @@ class Origin:
     started: str = ""
     """When the run started and ended, as the record writes it; "" if it does not say."""
     ended: str = ""
+    tokens: float | None = None
+    """Tokens of all model calls, prompts included, and their cost in dollars; None: the record does not say."""
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +244,13 @@ def text_of(record: Mapping[str, Any], *names: str) -> str:
     return next(filter(None, found), "")
 
 
+def amount_of(record: Mapping[str, Any], *names: str) -> float | None:
+    """Return the sum of the fields of a record that are numbers; None if none is."""
+    values = [field_of(record, name) for name in names]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return sum(numbers) if numbers and all(math.isfinite(number) for number in numbers) else None
+
+
 def task_of(record: Mapping[str, Any], named: str | None) -> str:
     """Return the name of a record's task.
 
@@ -335,11 +346,14 @@ def read_outcomes(table: str | Path) -> dict[str, float]:
     """Read a CSV file with the columns `thread_id` and `value`, in any order and among others; the last row counts.
 
     `thread_id` may also name a single run (such as a LangSmith run). `value` is a number, true or false; rows without
-    a value are skipped.
+    a value are skipped. A JSON file holds the results of SWE-bench: `{"instances": [{"instance_id", "resolved"}]}`, or
+    lists of ids, `resolved_ids` and `unresolved_ids`.
 
     Raises:
         CheckpointError: the file cannot be read, or a row has another form; the message names the line.
     """
+    if Path(table).suffix == ".json":
+        return _resolved(Path(table))
     outcomes: dict[str, float] = {}
     try:
         with Path(table).open(encoding="utf-8-sig", newline="") as file:
@@ -356,6 +370,22 @@ def read_outcomes(table: str | Path) -> dict[str, float]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise CheckpointError(f"{table} cannot be read ({error}): expected a CSV file in UTF-8") from error
     return outcomes
+
+
+def _resolved(path: Path) -> dict[str, float]:
+    """Read the results of SWE-bench: instance -> 1 if it was resolved, else 0."""
+    remedy = "expected a CSV file, or a JSON object with `instances`, or with `resolved_ids` and `unresolved_ids`"
+    content = read_json_object(path, remedy=remedy)
+    try:
+        if "instances" in content:
+            return {str(each["instance_id"]): float(bool(each["resolved"])) for each in content["instances"]}
+        failed = [content[name] for name in ("unresolved_ids", "error_ids", "empty_patch_ids") if name in content]
+        return {
+            **{str(name): 0.0 for names in failed for name in names},
+            **{str(name): 1.0 for name in content["resolved_ids"]},
+        }
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} has another form ({type(error).__name__}): {remedy}") from None
 
 
 def outcome_in(table: Mapping[str, float], *, thread: str, run_id: str) -> float | None:

@@ -152,9 +152,11 @@ class ImportedFrom:
     joined: bool = False
     """Whether the outcome comes from a table, which takes precedence over the logs."""
     trial: str = ""
-    """As in `Origin`; so are the times."""
+    """As in `Origin`; so are the times and the amounts."""
     started: str = ""
     ended: str = ""
+    tokens: float | None = None
+    cost: float | None = None
     commit_tools: tuple[str, ...] = ()
     """Names of the agent's commit tools, as in `LoggedTrajectory.commit_tools`."""
 

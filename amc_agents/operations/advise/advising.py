@@ -1,0 +1,214 @@
+"""From a dataset to advice: replay every method, correct for choosing, and say what to do and what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amc_agents.critics.quick import QuickModel
+from amc_agents.critics.reliability import t_quantile
+from amc_agents.critics.spec import parse_critic
+from amc_agents.operations.advise.recommending import Row, recommend, rows_of
+from amc_agents.operations.advise.replay import Prefixes, early_stops, replay
+from amc_agents.operations.advise.runs import AnswerOf, Runs, closing_actions, read_runs
+from amc_agents.training.quick import STEPS, QuickTraining, train_quick
+from amc_agents.types import FloatArray, IntArray, Trajectory
+from amc_agents.usage import Meter, metering
+
+QUICK = "quick"
+"""Name of the critic that is trained here, and cross-fitted by task."""
+WANTED = 0.05
+"""Half-width of the interval that the advice to log more aims at."""
+N_FOLDS = 5
+IN_ONE_CALL = 64
+"""States in one call of a critic."""
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What a dataset says."""
+
+    runs: Runs
+    rows: list[Row]
+    """A row for each method and k; the first is the single run."""
+    recommendation: Row | None
+    """The best method after the correction for choosing it, with cross-fitted figures; None: nothing is better."""
+    quick: QuickTraining | None
+    """The critic that was trained on all runs; None: scikit-learn is missing, or all outcomes are equal."""
+    notes: list[str]
+    """What the logs cannot say, and why."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "tasks": len(self.runs.tasks),
+            "runs": self.runs.n_runs,
+            "methods": [row.as_plain() for row in self.rows],
+            "recommendation": None if self.recommendation is None else self.recommendation.as_plain(),
+            "critic": None if self.quick is None else self.quick.as_plain(),
+            "notes": self.notes,
+        }
+
+    def best_of_each(self) -> list[Row]:
+        """The row with the highest lower bound of each method, in the order of the rows."""
+        best: dict[str, Row] = {}
+        for row in self.rows:
+            if row.name not in best or row.low > best[row.name].low:
+                best[row.name] = row
+        return list(best.values())
+
+    @property
+    def code(self) -> str:
+        """How to use what is recommended."""
+        return code_of(self.recommendation)
+
+
+def advise(data: str | Path, *, critics: Sequence[str] = (), answer: AnswerOf | None = None, seed: int = 0) -> Advice:
+    """Replay every method on the runs of a dataset.
+
+    Args:
+        data: folder that `amc import` or `amc collect` wrote.
+        critics: strings of critics to judge the finished runs with, besides the quick critic. They must not have been
+            trained on these runs.
+        answer: what a run answered, for the vote; None: the text of its last action.
+        seed: of folds and resampled tasks.
+
+    Raises:
+        CheckpointError, ConfigurationError: the folder is not a dataset with known outcomes.
+        CriticError: a critic fails.
+    """
+    runs = read_runs(data, answer=answer)
+    notes = list(_notes(runs))
+    trajectories = [trajectory for task in runs.tasks for trajectory in task.trajectories]
+    returns = np.concatenate([task.success for task in runs.tasks])
+    scale = float(returns.max() - returns.min()) or 1.0
+    scores: dict[str, list[FloatArray]] = {}
+    quick, prefixes, folds = None, None, _folds(len(runs.tasks), seed)
+    if find_spec("sklearn") is None:
+        notes.append("without scikit-learn no critic was trained: pip install 'amc-agents[advise]'")
+    elif returns.min() == returns.max():
+        notes.append("all outcomes are equal, so there is nothing to learn or to choose by")
+    else:
+        closing = closing_actions(trajectories)
+        quick = train_quick(trajectories, closing)
+        models = cross_fitted(runs, folds, closing)
+        scores[QUICK] = [
+            np.array([model.score(replace(run, done=True)) for run in task.trajectories])
+            for task, model in zip(runs.tasks, models, strict=True)
+        ]
+        prefixes = Prefixes(
+            {
+                step: tuple(
+                    np.array([_score_at(model, run, step) for run in task.trajectories])
+                    for task, model in zip(runs.tasks, models, strict=True)
+                )
+                for step in STEPS
+                if step < np.median([len(run.steps) for run in trajectories])
+            }
+        )
+    tokens: dict[str, float] = {}
+    for spec in critics:
+        scores[spec], tokens[spec] = asyncio.run(_judged(spec, runs))
+    replayed = list(replay(runs, scores, vote=_agree(runs)))
+    if prefixes is not None and prefixes.scores:
+        worst = float(returns.min())
+        for attempts in sorted({1, runs.most}):
+            replayed.append(early_stops(runs, prefixes, folds, attempts=attempts, scale=scale, worst=worst))
+    for spec, used in tokens.items():
+        notes.append(f"{spec} used {used:,.0f} tokens for {runs.n_runs:,} runs")
+    rows = rows_of(replayed, scale)
+    recommendation = recommend(replayed, scale, seed=seed) if runs.most > 1 else None
+    return Advice(runs, rows, recommendation, quick, notes)
+
+
+def cross_fitted(runs: Runs, folds: IntArray, closing: frozenset[str]) -> list[QuickModel]:
+    """`[tasks]` for each task a quick critic whose weights and settings come from other tasks."""
+    models: dict[int, QuickModel] = {}
+    for fold in np.unique(folds):
+        others = [t for task, f in zip(runs.tasks, folds, strict=True) if f != fold for t in task.trajectories]
+        models[int(fold)] = train_quick(others, closing).model
+    return [models[int(fold)] for fold in folds]
+
+
+def runs_needed(differences_deviation: float, half_width: float = WANTED) -> int:
+    """Return how many tasks an interval of +- `half_width` takes, for a deviation over tasks."""
+    return max(2, math.ceil((t_quantile(100) * differences_deviation / half_width) ** 2))
+
+
+def code_of(row: Row | None) -> str:
+    """Return the code that uses a method."""
+    if row is None:
+        return ""
+    name, _, critic = row.name.partition(":")
+    template = _CODE.get(name, "")
+    return template.format(k=row.k, critic="quick:critic" if critic == QUICK else critic)
+
+
+_CODE = {
+    "race-clock": "graph = amc(agent, n_particles={k}, race=Race())",
+    "shortest": 'graph = amc(agent, n_particles={k}, select="shortest", resample=Never())',
+    "longest": 'graph = amc(agent, n_particles={k}, select="longest", resample=Never())',
+    "vote": 'graph = amc(agent, n_particles={k}, select="vote", resample=Never())',
+    "critic": 'graph = amc(agent, critic="{critic}", n_particles={k}, select="value", resample=Never())',
+}
+
+
+def _notes(runs: Runs) -> Iterator[str]:
+    n_tasks = len(runs.tasks)
+    if runs.unknown:
+        yield f"{runs.unknown:,} runs were left out: their outcome is unknown"
+    if runs.most < 2:
+        deviation = float(np.concatenate([task.success for task in runs.tasks]).std())
+        needed = runs_needed(deviation)
+        yield (
+            f"most of the {n_tasks:,} tasks have one run, so no method that chooses among runs of a task can be "
+            f"replayed: log at least 2, better 4, runs of the same tasks. An interval of +-{WANTED:g} takes about "
+            f"{needed:,} tasks"
+        )
+    if runs.tokens_are == "text":
+        yield "tokens are estimated from the text, four characters each: the logs do not count them for every run"
+    if not all(np.isfinite(task.seconds).all() for task in runs.tasks):
+        yield "no race by the clock and no latency: some runs have no time of start and end"
+    yield (
+        "resampling and forks cannot be replayed: what a run would have done after another past is in no log. The "
+        "critic's AUC by step says what they could use; `amc bench` measures them"
+    )
+
+
+def _agree(runs: Runs) -> bool:
+    """Whether any two runs of a task have the same answer."""
+    return any(len(set(task.answers)) < len(task) for task in runs.tasks)
+
+
+def _folds(n: int, seed: int) -> IntArray:
+    return np.random.default_rng(seed).permutation(n) % max(2, min(N_FOLDS, n))
+
+
+def _score_at(model: QuickModel, run: Trajectory, step: int) -> float:
+    return model.score(run.prefix(step)) if step < len(run.steps) else math.nan
+
+
+async def _judged(spec: str, runs: Runs) -> tuple[list[FloatArray], float]:
+    """Return a critic's value of every finished run, and the tokens that it used."""
+    critic = parse_critic(spec)
+    states = [replace(run, steps=_unrewarded(run), done=True) for task in runs.tasks for run in task.trajectories]
+    meter = Meter()
+    with metering(meter):
+        values = [
+            await critic.values(states[start : start + IN_ONE_CALL]) for start in range(0, len(states), IN_ONE_CALL)
+        ]
+    joined = np.concatenate(values)
+    ends = np.cumsum([len(task) for task in runs.tasks])[:-1]
+    return list(np.split(joined, ends)), float(sum(usage.tokens for usage in meter.read().values()))
+
+
+def _unrewarded(run: Trajectory) -> tuple[Any, ...]:
+    """Return the steps of a run without the outcome, which a critic must not read."""
+    return tuple(replace(step, reward=0.0) for step in run.steps)
