@@ -21,13 +21,14 @@ FLOORS: tuple[dict[str, float], ...] = (
     {"root modules": 5},
     {"concurrency": 5},
     {"smc": 1.4, "envs": 5, "models": 8.6},
-    {"critics": 6.6, "config": 3.4},
+    {"config": 3.4},
+    {"critics": 6.6},
     {"decisions": 3.4},
     {"runtime": 5},
     {"population": 1.2, "lac": 3.7, "pnlc": 6.2, "psrl": 8.7},
     {"training": 6.6},
-    {"bench": 3.4, "importing": 6.6},
-    {"serve": 3.4, "doctor": 6.6},
+    {"bench": 5},
+    {"operations": 5},
     {"cli": 5},
 )
 """Floors from the bottom to the top: each room's horizontal place, from 0 to 10."""
@@ -47,9 +48,7 @@ CONTENTS = {
     "psrl": "posterior sampling, IDS",
     "training": "logs to critics",
     "bench": "comparisons",
-    "importing": "your own logs",
-    "serve": "vLLM servers",
-    "doctor": "checks of a set-up",
+    "operations": "logs, advice, rollout, servers",
     "cli": "the amc command",
 }
 
@@ -79,6 +78,8 @@ def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
 def room_of(module: str) -> str:
     """`amc_agents.lac.decision` -> `lac`; the two modules of settings form a room, above `smc` with its schedules."""
     parts = module.split(".")
+    if parts[1:] == ["decisions"]:
+        return "decisions"
     if parts[1:] in (["config"], ["settings"]):
         return "config"
     return parts[1] if len(parts) > 2 else "root modules"
