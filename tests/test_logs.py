@@ -31,19 +31,27 @@ def sources(repository):
     return {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
 
 
-def events_in(source, room):
+def events_in(source, module):
     """(logger, level, event) of each call of `log`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "log" and len(node.args) >= 4:
             _, level, event, _ = node.args
-            yield f"amc_agents.{room}", ast.unparse(level).removeprefix("logging."), ast.literal_eval(event)
+            yield (
+                room_logger(f"amc_agents.{room}.file").name,
+                ast.unparse(level).removeprefix("logging."),
+                ast.literal_eval(event),
+            )
 
 
 @pytest.mark.thorough
 def test_every_event_is_documented_with_its_logger_and_level(repository):
     page = (repository / "docs/observability.md").read_text()
-    rows = re.findall(r"^\| `(amc_agents\.\w+)` \| (\w+) \| `([\w.]+)` \|", page, re.MULTILINE)
-    made = {event for path, source in sources(repository).items() for event in events_in(source, path.split("/")[0])}
+    rows = re.findall(r"^\| `(amc_agents[.\w]+)` \| (\w+) \| `([\w.]+)` \|", page, re.MULTILINE)
+    made = {
+        event
+        for path, source in sources(repository).items()
+        for event in events_in(source, path.removesuffix(".py").replace("/", "."))
+    }
     assert {level for _, level, _ in made} == LEVELS
     assert set(rows) == made
     assert len(rows) == len(made)

@@ -92,6 +92,7 @@ def test_the_commands_of_the_page_about_logs_run(monkeypatch, tmp_path, capsys):
     assert [command.split()[:3] for command in commands] == [
         ["python", "-m", "examples.own_logs.produce"],
         ["amc", "import", "threads.sqlite"],
+        ["amc", "advise", "data"],
         ["python", "-m", "examples.own_logs.train_base"],
         ["amc", "train", "value"],
         ["python", "-m", "examples.own_logs.compare"],

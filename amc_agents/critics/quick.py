@@ -239,7 +239,7 @@ class QuickModel:
         if (content.get("kind"), content.get("version"), content.get("counts")) != (KIND, VERSION, list(COUNTS)):
             raise CheckpointError(f"{folder / 'quick.json'} is not of this version: {remedy}")
         try:
-            with np.load(folder / "quick.npz", allow_pickle=False) as arrays:
+            with np.load(folder / "quick.npz") as arrays:
                 parts = [
                     Weights(*(_checked(arrays[f"{name}_{field}"], field) for field in _ARRAYS))
                     for name in ("going_on", "over")

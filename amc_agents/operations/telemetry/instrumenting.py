@@ -6,7 +6,7 @@ import atexit
 import os
 from typing import TYPE_CHECKING
 
-from amc_agents.errors import ConfigurationError, MissingExtra
+from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.tracing import set_tracer
 
@@ -47,10 +47,8 @@ def instrument(
     """
     global _active
     content = _content_wanted() if capture_content is None else capture_content
-    try:
-        from amc_agents.operations.telemetry.otel_spans import OtelTracer
-    except ModuleNotFoundError as error:
-        raise MissingExtra("opentelemetry", "otel") from error
+    from amc_agents.operations.telemetry.otel_spans import OtelTracer
+
     uninstrument()
     _active = OtelTracer(tracer_provider, logger_provider, content=content)
     set_tracer(_active)

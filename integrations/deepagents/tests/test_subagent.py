@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from amc_agents import AtSteps, amc, effect
+from amc_agents import AmcSettings, AtSteps, amc, effect
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
 
@@ -81,7 +81,9 @@ def test_a_deep_agent_delegates_to_a_population(asynchronous):
 
 def test_the_population_streams_what_is_settled_as_a_subgraph():
     events = [
-        *deep_agent(searcher(emit="settled")).stream(QUESTION, stream_mode=["messages", "custom"], subgraphs=True)
+        *deep_agent(searcher(settings=AmcSettings(emit="settled"))).stream(
+            QUESTION, stream_mode=["messages", "custom"], subgraphs=True
+        )
     ]
     shown = [chunk[0] for namespace, mode, chunk in events if mode == "messages" and namespace]
     run = next(event["run"] for _, mode, event in events if mode == "custom" and event["type"] == "amc.run")
