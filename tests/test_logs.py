@@ -37,7 +37,7 @@ def events_in(source, module):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "log" and len(node.args) >= 4:
             _, level, event, _ = node.args
             yield (
-                room_logger(f"amc_agents.{room}.file").name,
+                room_logger(f"amc_agents.{module}").name,
                 ast.unparse(level).removeprefix("logging."),
                 ast.literal_eval(event),
             )
