@@ -36,6 +36,7 @@ EXTRAS = {
     "qlora": "to train on a base model in 4 bits",
     "serve": "to start vLLM servers from here",
     "prices": "to compute the cost of providers' models",
+    "advise": "for amc advise and amc train quick",
     "report": "for the charts of amc report",
     "otel": "for OpenTelemetry traces",
     "sqlite": "for checkpoints and posteriors in SQLite",
