@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -307,14 +309,15 @@ def _custom(events: list[Any]) -> list[Any]:
 def _events(events: list[dict[str, Any]], case: Case) -> Any:
     """Return what a front end shows of a run's events: ends of models and tools, and the root's output.
 
-    In v1, the latter is the update of the node that ran last. The names of messages are left out: agents set them when
-    the event is on its way, so that a reader may see it or not.
+    Tools that one message calls end in any order. In v1, the root's output is the update of the node that ran last. The
+    names of messages are left out: agents set them when the event is on its way, so that a reader may see it or not.
     """
-    shown = [
+    ends = [
         (event["event"], event["name"], unnamed(canonical(event["data"].get("output"))))
         for event in events
         if event["event"] in ("on_chat_model_end", "on_tool_end")
     ]
+    shown = [end for _, neighbours in groupby(ends, key=itemgetter(0)) for end in sorted(neighbours, key=repr)]
     if case.call == "events_v1":
         return shown
     ended = [event for event in events if event["event"] == "on_chain_end" and not event["parent_ids"]]
