@@ -13,10 +13,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.operations.importing.checkpoints import is_postgres, is_sqlite, open_threads, read_threads
+from amc_agents.operations.importing.json_files import json_paths, json_values
 from amc_agents.operations.importing.json_records import (
     is_benchmark,
-    json_paths,
-    json_values,
     runs_of_chat,
     runs_of_document,
     runs_of_trace,

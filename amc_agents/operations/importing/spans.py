@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from amc_agents.operations.importing.json_records import json_paths, json_values
+from amc_agents.operations.importing.json_files import json_paths, json_values
 from amc_agents.operations.importing.logged_messages import messages_of
 from amc_agents.operations.importing.logged_runs import (
     LoggedRun,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from amc_agents.errors import ConfigurationError
-from amc_agents.operations.importing import Outcomes, Reading, Refused, import_logs, json_records, read
+from amc_agents.operations.importing import Outcomes, Reading, Refused, import_logs, json_files, read
 from amc_agents.training.dataset import read_records
 
 ARGS = {"command": "ls"}
@@ -320,9 +320,9 @@ def test_a_source_without_a_run_is_an_error(command, tmp_path):
 
 
 def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_records, "_LONGEST", 200)
-    monkeypatch.setattr(json_records, "_AT_ONCE", 100)
-    monkeypatch.setattr(json_records, "_CHUNK", 64)
+    monkeypatch.setattr(json_files, "_LONGEST", 200)
+    monkeypatch.setattr(json_files, "_AT_ONCE", 100)
+    monkeypatch.setattr(json_files, "_CHUNK", 64)
     long = conversation(9)
     for text in (
         f"{json.dumps(conversation(1))}\n{json.dumps(long)}\n{json.dumps(conversation(1))}\n",

@@ -8,7 +8,7 @@ import pytest
 
 from amc_agents.critics.render import DIALOGUE, Encoder
 from amc_agents.errors import CheckpointError, ConfigurationError, StorageError
-from amc_agents.operations.importing import Outcomes, Reading, import_logs, importer, json_records
+from amc_agents.operations.importing import Outcomes, Reading, import_logs, importer, json_files
 from amc_agents.training.dataset import dataset_hash, read_records, shards, write_shard
 from amc_agents.training.value.row_building import build_rows
 
@@ -165,7 +165,7 @@ def test_an_interrupted_import_keeps_what_it_read_and_goes_on(source, out, monke
 @pytest.mark.thorough
 def test_memory_does_not_grow_with_the_file(source, out, monkeypatch):
     monkeypatch.setattr(importer, "_SHARD_SIZE", 500_000)
-    monkeypatch.setattr(json_records, "_AT_ONCE", 1_000_000)  # below the size of the file
+    monkeypatch.setattr(json_files, "_AT_ONCE", 1_000_000)  # below the size of the file
     with source.open("w") as file:
         for number in range(300):
             file.write(json.dumps(chat(number, f"word{chr(97 + number % 26)} " * 8_000)) + "\n")

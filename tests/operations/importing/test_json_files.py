@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amc_agents.errors import CheckpointError
-from amc_agents.operations.importing import json_records
-from amc_agents.operations.importing.json_records import json_paths, json_values
+from amc_agents.operations.importing import json_files
+from amc_agents.operations.importing.json_files import json_paths, json_values
 
 OBJECTS = st.lists(
     st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=20), st.lists(st.none()))),
@@ -25,7 +25,7 @@ def test_an_array_is_read_item_by_item(tmp_path_factory, objects, indent, ascii_
     text = json.dumps(objects, indent=indent, ensure_ascii=ascii_only)
     path.write_text(" \n" + text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_records, "_CHUNK", chunk)
+        patched.setattr(json_files, "_CHUNK", chunk)
         assert values(path) == objects
 
 
