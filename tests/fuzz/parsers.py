@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -205,6 +207,28 @@ def log_source(kind: str) -> Callable[[Any, Path], Any]:
     return in_file(f"{kind}.json", load)
 
 
+def harbor_trial(parts: Any, folder: Path) -> Any:
+    """A folder of a Harbor job with one trial, of which one of two files is hostile."""
+    (folder / "trial" / "agent").mkdir(parents=True)
+    for name, content in zip(("result.json", "agent/trajectory.json"), parts, strict=True):
+        (folder / "trial" / name).write_bytes(content)
+    return import_logs(folder / "trial", folder / "data").trajectories
+
+
+def eval_archive(parts: Any, folder: Path) -> Any:
+    """A log of inspect_ai with a hostile sample, cut off or changed somewhere."""
+    sample, size, place = parts
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", json.dumps(INSPECT))
+        archive.writestr("samples/s_epoch_1.json", sample)
+    content = bytearray(packed.getvalue()[: size or None])
+    if place is not None:
+        content[place % len(content)] ^= 0xFF
+    (folder / "a.eval").write_bytes(content)
+    return import_logs(folder / "a.eval", folder / "data").trajectories
+
+
 MESSAGES = [
     {"role": "user", "content": "a lamp"},
     {
@@ -282,7 +306,54 @@ OTLP = {
         }
     ]
 }
-LOGS = {"chat": CHAT, "atif": ATIF, "langsmith": LANGSMITH, "span": SPAN, "otlp": OTLP}
+MAPPED = {"traceId": "1", "startTimeUnixNano": "12", "endTimeUnixNano": 13, "attributes": SPAN["attributes"]}
+SAMPLE = {
+    "id": "s", "epoch": 1, "uuid": "u", "messages": MESSAGES, "scores": {"a": {"value": "C"}}, "limit": None,
+    "model_usage": {"m": {"total_tokens": 3, "total_cost": 0.5}}, "started_at": "2026-01-01",
+}  # fmt: skip
+INSPECT = {"version": 2, "status": "success", "eval": {"task": "t", "run_id": "r"}, "samples": [SAMPLE]}
+CLAUDE_CODE = [
+    {
+        "type": role, "sessionId": "s", "uuid": str(number), "parentUuid": str(number - 1), "timestamp": "2026-01-01",
+        "message": {"role": role, "content": content, "id": f"m{number // 2}", "usage": {"input_tokens": 3}},
+    }
+    for number, (role, content) in enumerate([
+        ("user", "a lamp"), ("assistant", [{"type": "tool_use", "id": "t", "name": "stock", "input": {}}]),
+        ("user", [{"type": "tool_result", "tool_use_id": "t", "content": "3"}]),
+        ("assistant", [{"type": "text", "text": "three"}]),
+    ])
+]  # fmt: skip
+CODEX = [
+    {"type": kind, "timestamp": "2026-01-01", "payload": payload}
+    for kind, payload in [
+        ("session_meta", {"id": "s", "source": "cli"}),
+        ("response_item", {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a lamp"}]}),
+        ("event_msg", {"type": "user_message", "message": "a lamp"}),
+        ("response_item", {"type": "function_call", "name": "stock", "arguments": "{}", "call_id": "c"}),
+        ("response_item", {"type": "function_call_output", "call_id": "c", "output": "3"}),
+        ("response_item", {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "3"}]}),
+        ("event_msg", {"type": "token_count", "info": {"total_token_usage": {"total_tokens": 9}}}),
+    ]
+]
+SWE = {
+    "trajectory_format": "mini-swe-agent-1.1", "instance_id": "a", "info": {"model_stats": {"instance_cost": 0.5}},
+    "messages": [
+        MESSAGES[0], {**MESSAGES[3], "extra": {"response": {"created": 1, "usage": {"total_tokens": 2}}}},
+        {"role": "exit", "content": ""},
+    ],
+}  # fmt: skip
+TRIAL = {
+    "task_name": "t", "trial_name": "t__1",
+    "agent_result": {"n_input_tokens": 1, "n_output_tokens": 2, "cost_usd": 0.5},
+    "verifier_result": {"rewards": {"reward": 1}}, "agent_execution": {"started_at": "a", "finished_at": "b"},
+}  # fmt: skip
+LOGS = {"chat": CHAT, "atif": ATIF, "langsmith": LANGSMITH, "span": SPAN, "otlp": OTLP, "mapped span": MAPPED,
+        "inspect_ai": INSPECT, "mini-swe-agent": SWE}  # fmt: skip
+SESSIONS = {"Claude Code": CLAUDE_CODE, "Codex": CODEX}
+RESULTS = [
+    {"instances": [{"instance_id": "a", "resolved": True}]}, {"resolved_ids": ["a"], "unresolved_ids": ["b"]}, ["a"],
+    {"a": {"resolved": True}}, {"no_logs": [], "resolved": ["a"]},
+]  # fmt: skip
 
 ROW = {
     "task_id": "a/1",
@@ -389,6 +460,22 @@ FILE_PARSERS = [
         Parser(f"{name} logs", log_source(name), bodies([record, record]) | bodies(record), (CheckpointError,))
         for name, record in LOGS.items()
     ),
+    *(Parser(f"{name} logs", log_source(name), bodies(lines), (CheckpointError,)) for name, lines in SESSIONS.items()),
+    Parser(
+        "trial of Harbor",
+        harbor_trial,
+        st.tuples(bodies(TRIAL), st.just(json.dumps(ATIF).encode()))
+        | st.tuples(st.just(json.dumps(TRIAL).encode()), bodies(ATIF)),
+        (CheckpointError,),
+    ),
+    Parser(
+        "archive of inspect_ai",
+        eval_archive,
+        st.tuples(bodies(SAMPLE), st.just(0), st.none())
+        | st.tuples(st.just(json.dumps(SAMPLE)), st.integers(1, 800), st.none() | st.integers(0, 800)),
+        (CheckpointError,),
+    ),
+    Parser("results of SWE-bench", in_file("a.json", read_outcomes), bodies(*RESULTS), (CheckpointError,)),
 ]
 
 LOOP = asyncio.Runner()

@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +47,8 @@ from amc_agents.operations.importing.logged_runs import (
     reader_of,
     runs_of_conversation,
     task_of,
+    text_of,
+    total_of,
 )
 from amc_agents.quoting import excerpt
 
@@ -63,6 +65,8 @@ class SavedState(NamedTuple):
     """Node -> versions of the channels that it has seen."""
     versions: Mapping[str, Any] = MappingProxyType({})
     """Channel -> its version, which changes with every write."""
+    time: str = ""
+    """When it was saved."""
 
     @property
     def finished(self) -> bool:
@@ -302,7 +306,7 @@ def _postgres(address: str) -> Iterator[PostgresThreads]:
 def _state_of(checkpoint_id: str, source: str, checkpoint: Mapping[str, Any]) -> SavedState:
     return SavedState(
         checkpoint_id, source, checkpoint["channel_values"], checkpoint.get("versions_seen", {}),
-        checkpoint.get("channel_versions", {}),
+        checkpoint.get("channel_versions", {}), text_of(checkpoint, "ts"),
     )  # fmt: skip
 
 
@@ -349,7 +353,7 @@ def _runs_of_thread(thread: str, history: Iterator[SavedState], reading: Reading
         if state.source == "input":
             if call is not None:
                 yield from call.end(thread, reading, over=True)
-            call = _Call(0 if call is None else call.number + 1, state)
+            call = _Call(0 if call is None else call.number + 1, state, state)
         elif call is not None:
             call.read(state, reading)
     if call is not None:
@@ -361,6 +365,7 @@ class _Call:
     """A call of the agent, while its checkpoints are read from the oldest to the newest."""
 
     number: int
+    first: SavedState
     last: SavedState
     reader: MessageReader | None = None
     version: Any = None
@@ -385,7 +390,14 @@ class _Call:
         trajectory = self.reader.read(messages, done=True).trajectory
         answered = bool(messages) and is_answer(messages[-1])
         cut_off = not answered and not self.last.finished
-        yield LoggedRun(_origin(thread, self.last), trajectory, tuple(messages), self.number, over, cut_off)
+        said = [message for message in messages if isinstance(message, AIMessage)][-len(trajectory.steps) :]
+        used = [message.usage_metadata and message.usage_metadata.get("total_tokens") for message in said]
+        origin = replace(
+            _origin(thread, self.last), started=self.first.time, ended=self.last.time,
+            # An agent that drops messages drops their usage.
+            tokens=total_of(used) if len(said) == len(trajectory.steps) else None,
+        )  # fmt: skip
+        yield LoggedRun(origin, trajectory, tuple(messages), self.number, over, cut_off)
 
 
 def _without_history(thread: str, newest: SavedState, reading: Reading) -> Iterator[LoggedRun]:

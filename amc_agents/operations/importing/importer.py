@@ -229,7 +229,7 @@ def import_logs(
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with sole_user(folder / ".import.lock", doing="amc import"):
-        table = {stored_id(thread, redact): value for thread, value in table.items()}
+        table = type(table)((stored_id(thread, redact), value) for thread, value in table.items())
         work = _Import(folder, outcomes, table, reading, policy, commit_names(commit_tools), redact, progress)
         if source is not None:
             work.report.one_run_each = turns.one_run_each
@@ -298,7 +298,7 @@ class _Import:
             in_logs = self.outcomes.of(run)
         except UnreadableRecord as error:
             return Refused(run.origin.where, str(error))
-        joined = outcome_in(self.table, thread=thread, run_id=run_id)
+        joined = outcome_in(self.table, thread=thread, run_id=run_id, known=in_logs is not None)
         outcome = in_logs if joined is None else joined
         if not run.trajectory.steps:
             return Refused(run.origin.where, "no message of the agent: nothing to learn from")

@@ -33,27 +33,58 @@ def json_values(path: Path) -> Iterator[JsonValue]:
     try:
         yield from _array_items(path) if _first_character(path) == "[" else _objects(path)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror or error}): choose a readable file") from error
+        raise _unreadable(path, error) from error
 
 
 def json_paths(source: Path) -> list[Path]:
-    """List the JSON files of a source: the file itself, or all in a folder but tables of outcomes.
+    """List the files of a source: the file itself, or the logs in a folder.
+
+    These are files of JSON and `.eval` archives, without tables of outcomes and predictions. Of the folder of a Harbor
+    job, they are the results of its trials.
 
     Raises:
-        CheckpointError: the source has no JSON file.
+        CheckpointError: the source has no logs.
     """
     paths = [source]
     if source.is_dir():
-        paths = sorted(path for path in source.rglob("*.json*") if path.is_file() and not _has_results(path))
+        ending = (path for end in ("*.json*", "*.eval") for path in source.rglob(end) if path.is_file())
+        found = sorted(path for path in ending if not _has_results(path))
+        paths = [path for path in found if is_trial(path)] or found
+        if any(path.name == "result.json" and b'"n_total_trials"' in head_of(path) for path in paths):
+            raise CheckpointError(
+                f"{source} is the folder of a Harbor job without a trial that has ended: expected folders with "
+                "result.json and agent/trajectory.json"
+            )
     if not paths or not all(path.is_file() for path in paths):
-        raise CheckpointError(f"no logs in {source}: expected a file, or a folder with *.json or *.jsonl files")
+        raise CheckpointError(f"no logs in {source}: expected a file, or a folder with *.json, *.jsonl or *.eval files")
     return paths
 
 
+def is_trial(path: Path) -> bool:
+    """Return whether a file is the result of a trial of Harbor."""
+    return path.name == "result.json" and b'"trial_name"' in head_of(path)
+
+
+def head_of(path: Path) -> bytes:
+    """Return the beginning of a file.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def _has_results(path: Path) -> bool:
-    """Whether a file begins as the results of a benchmark do, which `--outcomes` reads."""
-    with path.open("rb") as file:
-        return _RESULTS.search(file.read(_HEAD)) is not None
+    """Whether a file begins as the results of a benchmark do, which `--outcomes` reads, or as its predictions."""
+    return path.suffix == ".json" and _RESULTS.search(head_of(path)) is not None
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be read ({error.strerror or error}): choose a readable file")
 
 
 def _first_character(path: Path) -> str:
@@ -77,13 +108,13 @@ def _objects(path: Path) -> Iterator[JsonValue]:
     waiting: list[bytes] = []
     size = begun = number = 0
     with path.open("rb") as file:
-        while line := file.readline(_LONGEST + 1):
+        while line := file.readline(LONGEST + 1):
             number += 1
             if not waiting:
                 begun, size = number, 0
             size += len(line)
-            if size > _LONGEST:
-                yield JsonValue(begun, None, _TOO_LONG)
+            if size > LONGEST:
+                yield JsonValue(begun, None, TOO_LONG)
                 waiting.clear()
                 # The rest of the line says nothing.
                 while line and not line.endswith(b"\n"):
@@ -133,8 +164,8 @@ def _array_items(path: Path) -> Iterator[JsonValue]:
                 line += text.count("\n", at, end)
                 at = end
                 continue
-            if len(text) - at > _LONGEST:
-                yield JsonValue(line, None, _TOO_LONG)
+            if len(text) - at > LONGEST:
+                yield JsonValue(line, None, TOO_LONG)
                 return
             more = file.read(max(_CHUNK, len(text) - at))
             if not more:
@@ -148,8 +179,15 @@ def _cause(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
 
 
-_RESULTS = re.compile(rb'^\s*\{(?:\s*"\w+"\s*:\s*[\w.+-]+\s*,)*\s*"(?:instances|resolved_ids)"\s*:\s*\[')
-"""An object whose first field that is no number is the list of a benchmark's instances."""
+_RESULTS = re.compile(
+    rb"""^\s*(?:
+    \[\s*" | \[\s*\{\s*"instance_id"\s*:\s*"[^"]*"\s*,\s*"resolved" |
+    \{(?:\s*"\w+"\s*:\s*[\w.+-]+\s*,)*\s*"(?:instances|resolved|no_generation|no_logs|\w+_ids)"\s*:\s*\[ |
+    \{\s*"[^"]+"\s*:\s*\{\s*"(?:instance_id|model_name_or_path|patch_is_None)"\s*:
+    )""",
+    re.VERBOSE,
+)
+"""A list of names or instances, an object whose first field that is no number is such a list, or instances by name."""
 _HEAD = 2_000
 _BETWEEN = re.compile(r"[\s,]*")
 """What stands between the items of an array."""
@@ -157,6 +195,6 @@ _CHUNK = 1 << 16
 """Characters read at once."""
 _AT_ONCE = 1 << 24
 """Bytes of a file that is first taken for a single value."""
-_LONGEST = 1 << 27
+LONGEST = 1 << 27
 """Bytes of a value that are held in memory: a trajectory of a day has a tenth of it."""
-_TOO_LONG = f"longer than {_LONGEST >> 20} MiB: expected one conversation in each line, object or item"
+TOO_LONG = f"longer than {LONGEST >> 20} MiB: expected one conversation in each line, object or item"

@@ -18,10 +18,12 @@ from amc_agents.operations.importing.logged_runs import (
     digest,
     field_of,
     is_answer,
+    moment_of,
     reader_of,
     runs_of_conversation,
     task_of,
     text_of,
+    total_of,
     turn_starts,
     without_prompt,
 )
@@ -51,9 +53,7 @@ def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Ite
         Origin(
             _thread(record, conversation, reading, task, trial), where, record=record, trial=trial,
             outcome=record.get("reward") if "traj" in record else None,
-            started=text_of(record, "started_at", "start_time"), ended=text_of(record, "ended_at", "end_time"),
-            tokens=amount_of(record, "total_tokens") or amount_of(record, "usage.total_tokens"),
-            cost=amount_of(record, "info.model_stats.instance_cost") or amount_of(record, "cost"),
+            **_measured(record),
         ),
         split=not one,
         task=task,
@@ -64,6 +64,31 @@ def runs_of_chat(record: Mapping[str, Any], where: str, reading: Reading) -> Ite
 def is_benchmark(record: Mapping[str, Any]) -> bool:
     """Whether a record has the form of a benchmark's log: one run with one outcome, whoever answers the agent."""
     return "traj" in record or str(record.get("trajectory_format", "")).startswith("mini-swe-agent")
+
+
+def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the times, tokens and cost of a conversation, as fields of `Origin`."""
+    # mini-swe-agent writes the answers of the endpoint beside the messages.
+    more = [message["extra"] for message in record.get("messages") or () if isinstance(message.get("extra"), Mapping)]
+    called = [each for each in more if isinstance(each.get("response"), Mapping)]
+    return {
+        "started": moment_of(record, "started_at", "start_time") or _moment(more[:1]),
+        "ended": moment_of(record, "ended_at", "end_time") or _moment(more[-1:]),
+        "tokens": first_known(
+            amount_of(record, "total_tokens"), amount_of(record, "usage.total_tokens"),
+            total_of(field_of(each, "response.usage.total_tokens") for each in called),
+        ),
+        "cost": first_known(amount_of(record, "info.model_stats.instance_cost"), amount_of(record, "cost")),
+    }  # fmt: skip
+
+
+def _moment(extra: Sequence[Mapping[str, Any]]) -> str:
+    return moment_of(extra[0], "timestamp", "response.created") if extra else ""
+
+
+def first_known(*amounts: float | None) -> float | None:
+    """Return the first amount that is known."""
+    return next((amount for amount in amounts if amount is not None), None)
 
 
 def _answer(record: Mapping[str, Any]) -> list[BaseMessage]:
@@ -169,7 +194,10 @@ def _origin(run: Mapping[str, Any], where: str) -> Origin:
         raise UnreadableRecord("the run has no `id`, by which outcomes and repeated imports know it")
     metadata = field_of(run, "extra.metadata") or {}
     thread = next((str(metadata[name]) for name in _THREAD_METADATA if metadata.get(name)), run_id)
-    return Origin(thread, where, run_id, run, _feedback(run["feedback_stats"]))
+    return Origin(
+        thread, where, run_id, run, _feedback(run["feedback_stats"]), started=moment_of(run, "start_time"),
+        ended=moment_of(run, "end_time"), tokens=amount_of(run, "total_tokens"), cost=amount_of(run, "total_cost"),
+    )  # fmt: skip
 
 
 def _feedback(stats: Any) -> dict[str, float]:
@@ -210,24 +238,33 @@ def runs_of_document(record: Mapping[str, Any], where: str, reading: Reading) ->
     messages = messages_of([message for number, step in enumerate(steps) for message in _messages_of(step, number)])
     trial = text_of(record, "trial_name", "trial", "trial_id")
     thread = trial or text_of(document, "session_id", "trajectory_id")
-    times = [text_of(step, "timestamp") for step in steps]
+    times = [moment for moment in (moment_of(step, "timestamp") for step in steps) if moment]
+    said = [step for step in steps if step.get("source") == "agent"]
     yield from runs_of_conversation(
         without_prompt(messages, system_is_task=reading.system_is_task),
         Origin(
             thread or digest(json.dumps(steps, sort_keys=True)), where, record=record, trial=trial,
             outcome=record.get("reward") if document is inner else None,
-            started=text_of(record, "started_at") or (times[0] if times else ""),
-            ended=text_of(record, "ended_at", "finished_at") or (times[-1] if times else ""),
-            tokens=amount_of(
-                document, "final_metrics.total_prompt_tokens", "final_metrics.total_completion_tokens"
+            started=moment_of(record, "started_at") or (times[0] if times else ""),
+            ended=moment_of(record, "ended_at", "finished_at") or (times[-1] if times else ""),
+            tokens=first_known(
+                amount_of(record, "agent_result.n_input_tokens", "agent_result.n_output_tokens"),
+                amount_of(document, "final_metrics.total_prompt_tokens", "final_metrics.total_completion_tokens"),
+                total_of(field_of(step, f"metrics.{name}") for step in said for name in _ATIF_TOKENS),
             ),
-            cost=amount_of(document, "final_metrics.total_cost_usd"),
+            cost=first_known(
+                amount_of(record, "agent_result.cost_usd"), amount_of(document, "final_metrics.total_cost_usd"),
+                total_of(field_of(step, "metrics.cost_usd") for step in said),
+            ),
         ),
         split=reading.turns == "each" or (reading.turns is None and document is record),
         task=task_of(record, reading.task),
         # A document is written when the agent has stopped.
         over=True,
     )  # fmt: skip
+
+
+_ATIF_TOKENS = ("prompt_tokens", "completion_tokens")
 
 
 def _messages_of(step: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:

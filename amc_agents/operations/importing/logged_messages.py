@@ -32,6 +32,7 @@ def messages_of(logged: Any) -> list[BaseMessage]:
     """
     if not isinstance(logged, Sequence) or isinstance(logged, str) or not logged:
         raise UnreadableRecord(f"expected a list of messages, got {type(logged).__name__}")
+    logged = [item for message in logged for item in _items_of(message)]
     calls = _Calls()
     names: set[str] = set()
     converted: list[BaseMessage] = []
@@ -125,7 +126,8 @@ class _Content:
             case "thinking":
                 self._think(part.get("thinking"))
             case "reasoning":
-                thought = part.get("reasoning") or part.get("content") or part.get("summary")
+                readable = None if part.get("redacted") else part.get("reasoning") or part.get("content")
+                thought = readable or part.get("summary")
                 self._think(_Content.of(thought).text)
             case "tool_use":
                 self.calls.append({"name": part["name"], "args": part.get("input"), "id": part.get("id")})
@@ -174,6 +176,8 @@ def _read(message: Any) -> Iterator[BaseMessage]:
                 yield HumanMessage(content.text, id=name)
         case "system" | "developer":
             yield SystemMessage(content.text, id=name)
+        case "exit":
+            pass  # how mini-swe-agent notes that it stopped
         case _:
             raise UnreadableRecord(
                 "a message has an unknown form: expected the role system, developer, user, assistant, tool or function"
@@ -201,6 +205,12 @@ def _said(text: str, reasoning: str, calls: list[Any], invalid: list[Any], name:
     if reasoning:
         more["reasoning_content"] = reasoning
     return AIMessage(text, tool_calls=calls, additional_kwargs=more, id=name)
+
+
+def _items_of(message: Any) -> Sequence[Any]:
+    """Return the items of an answer of OpenAI's Responses that stands among the messages."""
+    whole = isinstance(message, dict) and message.get("object") == "response" and isinstance(message["output"], list)
+    return message["output"] if whole else [message]
 
 
 def _is_item(message: Any) -> bool:
@@ -259,6 +269,8 @@ def _are_parts(content: Any) -> bool:
 def _call(logged: Any) -> dict[str, Any]:
     """Parse a call as LangChain's models do: the arguments of a call are None if they are not JSON."""
     function = logged.get("function") or logged.get("custom") or logged
+    if isinstance(function, str):  # inspect_ai writes the arguments beside the name
+        function = {**logged, "name": function}
     given = next((function[key] for key in ("args", "arguments", "input") if function.get(key) is not None), None)
     if "custom" in logged:
         given = {"__arg1": given}
@@ -291,7 +303,21 @@ _CHUNKS = {"AIMessageChunk": "ai", "HumanMessageChunk": "human", "ToolMessageChu
 _ITEMS = {"reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 """Items of OpenAI's Responses that are no messages."""
 _WITHOUT_TEXT = {
-    *("image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "media"),
+    *(
+        "image",
+        "image_url",
+        "input_image",
+        "data",
+        "tool_reference",
+        "audio",
+        "input_audio",
+        "video",
+        "file",
+        "input_file",
+        "document",
+        "media",
+    ),
+    *("data", "tool_reference"),
     # Hidden reasoning, and what a server's own tools did within a turn.
     *("redacted_thinking", "server_tool_use", "web_search_tool_result", "code_execution_tool_result", "search_result"),
     *("server_tool_call", "server_tool_result", "blob", "uri"),

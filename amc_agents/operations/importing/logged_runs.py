@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +17,6 @@ from typing import Any, Literal, get_args
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from amc_agents.errors import CheckpointError, ConfigurationError
-from amc_agents.files import read_json_object
 from amc_agents.messages import MessageReader, instruction_of, lines_of
 from amc_agents.quoting import quoted
 from amc_agents.types import Task, Trajectory
@@ -161,6 +162,9 @@ def runs_of_conversation(
     if not starts:
         raise UnreadableRecord("no message of the agent: nothing to learn from")
     starts = starts if split else starts[:1]
+    if len(starts) > 1:
+        # What is logged for the conversation is not what one of its runs took.
+        origin = replace(origin, started="", ended="", tokens=None, cost=None)
     name = task or task_name(messages[: starts[0]])
     # Each message is looked at once, however many runs begin with it.
     lines = lines_of(messages)
@@ -245,10 +249,33 @@ def text_of(record: Mapping[str, Any], *names: str) -> str:
 
 
 def amount_of(record: Mapping[str, Any], *names: str) -> float | None:
-    """Return the sum of the fields of a record that are numbers; None if none is."""
-    values = [field_of(record, name) for name in names]
-    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    return sum(numbers) if numbers and all(math.isfinite(number) for number in numbers) else None
+    """Return the sum of fields of a record; None if one of them is no number."""
+    return total_of(field_of(record, name) for name in names)
+
+
+def total_of(values: Iterable[Any]) -> float | None:
+    """Return the sum of numbers; None if there are none, or one of them is no number."""
+    listed = list(values)
+    if not listed or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in listed):
+        return None
+    return float(sum(listed)) if all(math.isfinite(value) for value in listed) else None
+
+
+def moment_of(record: Mapping[str, Any], *names: str) -> str:
+    """Return the first field of a record that is a time, as text; "" if none is.
+
+    A number counts from 1970, in seconds, milliseconds, microseconds or nanoseconds, as its size shows.
+    """
+    text = text_of(record, *names)
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not 0 < number < math.inf:
+        return ""
+    while number > _LAST_SECOND:
+        number /= 1000
+    return datetime.fromtimestamp(number, UTC).isoformat()
 
 
 def task_of(record: Mapping[str, Any], named: str | None) -> str:
@@ -278,6 +305,8 @@ def number_of(value: Any, name: str) -> float | None:
         raise UnreadableRecord(f"outcome {quoted(name)} is too large for a number") from None
 
 
+_LAST_SECOND = 1e11
+"""In the year 5138."""
 OutcomeFunction = Callable[[LoggedRun], float | None]
 """Computes the outcome of a run; None: it is not known yet."""
 
@@ -346,8 +375,9 @@ def read_outcomes(table: str | Path) -> dict[str, float]:
     """Read a CSV file with the columns `thread_id` and `value`, in any order and among others; the last row counts.
 
     `thread_id` may also name a single run (such as a LangSmith run). `value` is a number, true or false; rows without
-    a value are skipped. A JSON file holds the results of SWE-bench: `{"instances": [{"instance_id", "resolved"}]}`, or
-    lists of ids, `resolved_ids` and `unresolved_ids`.
+    a value are skipped. A JSON file holds the results of SWE-bench: `{"instances": [{"instance_id", "resolved"}]}`,
+    lists of ids (`resolved_ids`, `resolved`), a list of resolved ids alone, or an object from each id to true or false,
+    or to `{"resolved": true}`.
 
     Raises:
         CheckpointError: the file cannot be read, or a row has another form; the message names the line.
@@ -374,23 +404,57 @@ def read_outcomes(table: str | Path) -> dict[str, float]:
 
 def _resolved(path: Path) -> dict[str, float]:
     """Read the results of SWE-bench: instance -> 1 if it was resolved, else 0."""
-    remedy = "expected a CSV file, or a JSON object with `instances`, or with `resolved_ids` and `unresolved_ids`"
-    content = read_json_object(path, remedy=remedy)
+    remedy = (
+        "expected a CSV file, or JSON with `instances`, `resolved_ids` or `resolved`, a list of resolved ids, or an "
+        "object from each id to true or false"
+    )
     try:
-        if "instances" in content:
-            return {str(each["instance_id"]): float(bool(each["resolved"])) for each in content["instances"]}
-        failed = [content[name] for name in ("unresolved_ids", "error_ids", "empty_patch_ids") if name in content]
-        return {
-            **{str(name): 0.0 for names in failed for name in names},
-            **{str(name): 1.0 for name in content["resolved_ids"]},
-        }
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} has another form ({type(error).__name__}): {remedy}") from None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({type(error).__name__}): {remedy}") from None
+    try:
+        with malformed_is_unreadable():
+            return _by_instance(content)
+    except UnreadableRecord as error:
+        raise CheckpointError(f"{path} has another form ({error}): {remedy}") from None
 
 
-def outcome_in(table: Mapping[str, float], *, thread: str, run_id: str) -> float | None:
-    """Return the outcome of a run in a table: its own, otherwise its conversation's."""
-    return table.get(run_id, table.get(thread)) if run_id else table.get(thread)
+def _by_instance(content: Any) -> dict[str, float]:
+    if isinstance(content, list) and content and isinstance(content[0], Mapping):
+        content = {"instances": content}
+    if isinstance(content, list):
+        content = {"resolved": content}
+    if "instances" in content:
+        return {str(each["instance_id"]): float(bool(each["resolved"])) for each in content["instances"]}
+    lists = {name: value for name, value in content.items() if isinstance(value, list)}
+    resolved = lists.get("resolved_ids", lists.get("resolved"))
+    if resolved is None:
+        each = {name: value["resolved"] if isinstance(value, Mapping) else value for name, value in content.items()}
+        if not each or not all(isinstance(value, bool) for value in each.values()):
+            raise UnreadableRecord("no ids of resolved instances")
+        return {name: float(value) for name, value in each.items()}
+    if not all(isinstance(name, str) for names in lists.values() for name in names):
+        raise UnreadableRecord("a list that holds other than ids")
+    # Such files may list only what was resolved; every other run that is imported was not.
+    table = {name: 0.0 for names in lists.values() for name in names} | dict.fromkeys(resolved, 1.0)
+    return table if "unresolved_ids" in lists or "unresolved" in lists else ResolvedOnly(table)
+
+
+class ResolvedOnly(dict[str, float]):
+    """A table of outcomes in which a run that it does not name was not resolved."""
+
+
+def outcome_in(table: Mapping[str, float], *, thread: str, run_id: str, known: bool = False) -> float | None:
+    """Return the outcome of a run in a table: its own, otherwise its conversation's.
+
+    Args:
+        table: of outcomes.
+        thread: id of the conversation.
+        run_id: id of the run; "" if it has none.
+        known: the outcome is known from elsewhere, so only a row that names the run changes it.
+    """
+    missing = 0.0 if isinstance(table, ResolvedOnly) and not known else None
+    return table.get(run_id, table.get(thread, missing)) if run_id else table.get(thread, missing)
 
 
 def _number(text: str, where: str) -> float:

@@ -13,7 +13,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.operations.importing.checkpoints import is_postgres, is_sqlite, open_threads, read_threads
-from amc_agents.operations.importing.json_files import json_paths, json_values
+from amc_agents.operations.importing.gathering import Record, records_in, records_of
+from amc_agents.operations.importing.json_files import json_paths
 from amc_agents.operations.importing.json_records import (
     is_benchmark,
     runs_of_chat,
@@ -72,21 +73,30 @@ def kind_of(source: Source) -> Kind:
     """
     if isinstance(source, BaseCheckpointSaver) or is_postgres(source) or is_sqlite(Path(source)):
         return "checkpoints"
-    path = json_paths(Path(source))[0]
-    first = next(json_values(path), None)
-    if first is None:
-        raise CheckpointError(f"{path} is empty: expected logs")
-    if not isinstance(first.value, Mapping):
-        got = first.error or f"a {type(first.value).__name__}"
-        raise CheckpointError(f"{path} line {first.line}: expected a JSON object, got {got}. {_NAME_THE_KIND}")
-    inner = first.value.get("trajectory")
-    fields = {*first.value, *(inner if isinstance(inner, Mapping) else ())}
-    for kind, marks in _MARKS.items():
-        if not marks.isdisjoint(fields):
+    seen: list[Record] = []
+    for record in islice(records_in(Path(source)), _SAMPLE):
+        kind = _kind_of_record(record.value) if isinstance(record.value, Mapping) else None
+        if kind is not None:
             return kind
+        seen.append(record)
+    if not seen:
+        raise CheckpointError(f"{source} is empty: expected logs")
+    first = next((record for record in seen if isinstance(record.value, Mapping)), seen[0])
+    if not isinstance(first.value, Mapping):
+        got = first.error or f"expected a JSON object, got a {type(first.value).__name__}"
+        raise CheckpointError(f"{source}, {first.where}: {got}. {_NAME_THE_KIND}")
     raise CheckpointError(
-        f"{path} line {first.line}: unknown kind of logs, with the fields {listed(first.value)}. {_NAME_THE_KIND}"
+        f"{source}, {first.where}: unknown kind of logs, with the fields {listed(first.value)}. {_NAME_THE_KIND}"
     )
+
+
+def _kind_of_record(record: Mapping[str, Any]) -> Kind | None:
+    inner = record.get("trajectory")
+    fields = {*record, *(inner if isinstance(inner, Mapping) else ())}
+    # A chat may name its trace, too.
+    if "attributes" in fields and not _TRACES.isdisjoint(fields):
+        return "spans"
+    return next((kind for kind, marks in _MARKS.items() if not marks.isdisjoint(fields)), None)
 
 
 class Turns(NamedTuple):
@@ -131,8 +141,8 @@ def turns_in(source: Source, reading: Reading, has_outcome: Callable[[Mapping[st
 
 def _some_records(source: Path) -> Iterator[Mapping[str, Any]]:
     paths = json_paths(source)
-    values = (value for path in paths[:: 1 + len(paths) // _SAMPLE] for value in islice(json_values(path), _SAMPLE))
-    return (value for _, value, _ in islice(values, _SAMPLE) if isinstance(value, Mapping))
+    records = (each for path in paths[:: 1 + len(paths) // _SAMPLE] for each in islice(records_of(path), _SAMPLE))
+    return (each.value for each in islice(records, _SAMPLE) if isinstance(each.value, Mapping))
 
 
 def _conversation(record: Mapping[str, Any], reading: Reading) -> Sequence[BaseMessage]:
@@ -164,17 +174,15 @@ def _read_checkpoints(source: Source, reading: Reading) -> Iterator[LoggedRun | 
 
 
 def _read_records(source: Path, runs_of_record: RunsOfRecord, reading: Reading) -> Iterator[LoggedRun | Refused]:
-    for path in json_paths(source):
-        for line, value, error in json_values(path):
-            where = f"{path.name} line {line}"
-            if error or not isinstance(value, Mapping):
-                yield Refused(where, error or f"expected a JSON object, got a {type(value).__name__}")
-                continue
-            try:
-                with malformed_is_unreadable():
-                    yield from runs_of_record(value, where, reading)
-            except UnreadableRecord as unreadable:
-                yield Refused(where, str(unreadable))
+    for where, value, error in records_in(source):
+        if error or not isinstance(value, Mapping):
+            yield Refused(where, error or f"expected a JSON object, got a {type(value).__name__}")
+            continue
+        try:
+            with malformed_is_unreadable():
+                yield from runs_of_record(value, where, reading)
+        except UnreadableRecord as unreadable:
+            yield Refused(where, str(unreadable))
 
 
 RECORDS: dict[Kind, RunsOfRecord] = {"atif": runs_of_document, "chat": runs_of_chat, "langsmith": runs_of_trace}
@@ -186,8 +194,9 @@ _MARKS: dict[Kind, set[str]] = {
     "chat": {"messages", "traj", "request", "input"},
 }
 """Fields by which the first record shows its kind, in the order in which they are looked for."""
+_TRACES = {"trace_id", "traceId"}
 _SAMPLE = 20
-"""Records by which `turns_in` decides."""
+"""Records by which the kind of logs and its turns are recognised."""
 _MANY_TURNS = 3
 """Turns a conversation, on average, above which it is not taken for granted that each is a run."""
 _NAME_THE_KIND = (

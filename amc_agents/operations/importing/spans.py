@@ -10,6 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +25,14 @@ from amc_agents.operations.importing.logged_runs import (
     Reading,
     Refused,
     UnreadableRecord,
+    amount_of,
     field_of,
     is_answer,
     malformed_is_unreadable,
+    moment_of,
     reader_of,
     task_of,
+    total_of,
     turn_starts,
     without_prompt,
 )
@@ -43,6 +47,7 @@ class Span(NamedTuple):
     attributes: dict[str, Any]
     evaluations: dict[str, float]
     """Evaluation name -> score, from the span's events."""
+    end: str = ""
 
 
 def spans_in(value: Any) -> Iterator[Span]:
@@ -58,19 +63,27 @@ def spans_in(value: Any) -> Iterator[Span]:
         else:
             attributes = _attributes(value)
             yield Span(
-                _storable(field_of(value, "context.trace_id")), _storable(value["start_time"]), attributes,
+                _storable(_named(value, "context.trace_id", "context.traceId", "trace_id", "traceId")),
+                _storable(_named(value, *_STARTS)), attributes,
                 _evaluations(attributes, [dict(event.get("attributes") or {}) for event in value.get("events") or ()]),
+                str(_named(value, *_ENDS) or ""),
             )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise UnreadableRecord(
-            f"not a span ({type(error).__name__}): expected `resourceSpans` (OTLP), or `context`, `start_time` and "
-            "`attributes`"
+            f"not a span ({type(error).__name__}): expected `resourceSpans` (OTLP), or the id of its trace, its start "
+            "and its `attributes`"
         ) from None
+
+
+def _named(span: Mapping[str, Any], *names: str) -> Any:
+    return next((value for value in (field_of(span, name) for name in names) if value is not None), None)
 
 
 def _attributes(span: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a span with dotted names: exporters nest them, or write each as a field of the span."""
     nested = span.get("attributes") or {}
+    if isinstance(nested, list):
+        nested = _pairs(nested)
     attributes = _flat(json.loads(nested) if isinstance(nested, str) else nested)
     mark = "attributes."
     attributes |= _flat({name[len(mark) :]: value for name, value in span.items() if name.startswith(mark)})
@@ -90,7 +103,8 @@ def _otlp(span: Mapping[str, Any]) -> Span:
     attributes = _pairs(span.get("attributes", ()))
     events = [_pairs(event.get("attributes", ())) for event in span.get("events", ())]
     start = f"{int(span['startTimeUnixNano']):020d}"
-    return Span(_storable(span["traceId"]), start, attributes, _evaluations(attributes, events))
+    end = str(span.get("endTimeUnixNano") or "")
+    return Span(_storable(span["traceId"]), start, attributes, _evaluations(attributes, events), end)
 
 
 def _storable(value: Any) -> str:
@@ -124,6 +138,8 @@ def _evaluations(attributes: Mapping[str, Any], events: Sequence[Mapping[str, An
     return {name: score for name, score in named if isinstance(name, str) and isinstance(score, int | float)}
 
 
+_STARTS = ("start_time", "startTimeUnixNano", "start_time_unix_nano", "startTime", "start_timestamp", "timestamp")
+_ENDS = ("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime", "end_timestamp")
 _NAME, _SCORE = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value"
 
 
@@ -277,6 +293,7 @@ def _read_trace(trace: str, rows: Iterator[Sequence[str]], reading: Reading) -> 
     attributes: dict[str, Any] = {}
     feedback: dict[str, float] = {}
     calls: list[_Call] = []
+    measured = _Measured()
     run = None
     try:
         with malformed_is_unreadable():
@@ -285,10 +302,12 @@ def _read_trace(trace: str, rows: Iterator[Sequence[str]], reading: Reading) -> 
                 span = Span(**json.loads(text))
                 attributes.update(span.attributes)
                 feedback.update(span.evaluations)
+                measured.add(span)
                 if is_model_call(span):
                     calls = [*calls[:1], *_next_call(calls, span, reading)]
             if calls:
                 run = _run_of(trace, place, calls, attributes, feedback, reading)
+                run = replace(run, origin=measured.of(run.origin))
     except UnreadableRecord as unreadable:
         yield Refused(f"{place} (trace {trace})", str(unreadable))
         return
@@ -308,6 +327,30 @@ def _next_call(calls: Sequence[_Call], span: Span, reading: Reading) -> list[_Ca
                 "messages, or several agents share the trace. Import the agent's checkpointer instead"
             )
     return [call]
+
+
+@dataclass
+class _Measured:
+    """Times of a trace, and what its model calls used."""
+
+    started: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    tokens: list[float | None] = field(default_factory=list)
+    costs: list[float | None] = field(default_factory=list)
+
+    def add(self, span: Span) -> None:
+        self.started.append(moment_of({"": span.start}, ""))
+        self.ended.append(moment_of({"": span.end}, ""))
+        if is_model_call(span):
+            amounts = (amount_of(span.attributes, *names) for names in _TOKENS)
+            self.tokens.append(next((amount for amount in amounts if amount is not None), None))
+            self.costs.append(amount_of(span.attributes, _COST))
+
+    def of(self, origin: Origin) -> Origin:
+        return replace(
+            origin, started=self.started[0], ended=max(self.ended), tokens=total_of(self.tokens),
+            cost=total_of(self.costs),
+        )  # fmt: skip
 
 
 def _run_of(
@@ -335,5 +378,11 @@ def _content(message: BaseMessage) -> tuple[Any, ...]:
     return message.type, message.text.strip(), calls
 
 
+_TOKENS = (
+    ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"), ("llm.token_count.total",),
+    ("gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens"), ("llm.usage.total_tokens",),
+)  # fmt: skip
+"""Attributes whose sum is what a model call used."""
+_COST = "llm.cost.total"
 _THREADS = ("gen_ai.conversation.id", "session.id")
 """Attributes with the id of the conversation."""

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,13 +40,15 @@ def texts_of(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _kinds_in(text: str) -> Iterator[str]:
+    # Where every digit is a 0 and every capital an A, a search begins with a letter, which is five times as fast.
+    shape = text.encode("latin-1", "replace").translate(_SHAPE)
     if _EMAIL.search(text):
         yield "e-mail address"
     if _TELEPHONE.search(text):
         yield "telephone number"
-    if any(_passes_luhn(re.sub(r"\D", "", match[0])) for match in _CARD.finditer(text)):
+    if _CARD_SHAPE.search(shape) and any(_passes_luhn(re.sub(r"\D", "", match[0])) for match in _CARD.finditer(text)):
         yield "card number"
-    if _IBAN.search(text):
+    if _IBAN_SHAPE in shape and _IBAN.search(text):
         yield "bank account (IBAN)"
     if any(begin in text and key.search(text) for begin, key in _KEYS):
         yield "API key"
@@ -77,7 +80,9 @@ _KEYS = [  # of providers whose keys have a form of their own
     )
     for begin in begins
 ]
-_IBAN = re.compile(r"[A-Z][A-Z]\d{2}(?<!\w.{4})(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")
+_SHAPE = bytes.maketrans(string.ascii_uppercase.encode() + string.digits.encode(), b"A" * 26 + b"0" * 10)
+_CARD_SHAPE, _IBAN_SHAPE = re.compile(rb"0(?:[ -]?0){12}"), b"AA00"
+_IBAN = re.compile(r"[A-Z][A-Z][0-9]{2}(?<!\w.{4})(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")
 
 
 Redact = Callable[[str], str]
@@ -274,7 +279,7 @@ def _update(
     origin: ImportedFrom, stored: float | None, from_logs: Mapping[bytes, float], table: Mapping[str, float]
 ) -> Callable[[LoggedTrajectory], LoggedTrajectory] | None:
     """Return the change of a stored run; None: it stays as it is."""
-    in_table = outcome_in(table, thread=origin.thread, run_id=origin.run_id)
+    in_table = outcome_in(table, thread=origin.thread, run_id=origin.run_id, known=stored is not None)
     outcome = from_logs.get(origin.key) if in_table is None else in_table
     joined = in_table is not None
     if outcome is None or (outcome == stored and joined == origin.joined):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.operations.importing import Outcomes, Reading, Refused, import_logs, json_files, read
 from amc_agents.training.dataset import read_records
 
@@ -106,6 +106,83 @@ ENVELOPE = {
     ]},
 }  # fmt: skip
 
+
+def claude(number, role, content, **fields):
+    message = {"role": role, "content": content, **fields.pop("message", {})}
+    return {
+        "type": role, "sessionId": "cc-1", "uuid": str(number), "parentUuid": str(number - 1), "isSidechain": False,
+        "timestamp": f"2026-01-01T00:00:0{number}Z", "version": "2.1.0", "message": message, **fields,
+    }  # fmt: skip
+
+
+USED = {"input_tokens": 5, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 10}
+BLOCKS = anthropic({"type": "thinking", "thinking": "Look first", "signature": "x"})["messages"]
+CLAUDE_CODE = [
+    {"type": "summary", "summary": "A title", "leafUuid": "9"},
+    claude(0, "user", "Caveat: written by the program", isMeta=True),
+    claude(1, "user", "Fix the test"),
+    claude(2, "assistant", BLOCKS[1]["content"][:1], message={"id": "m1", "usage": USED | {"output_tokens": 1}}),
+    claude(3, "assistant", BLOCKS[1]["content"][1:], message={"id": "m1", "usage": USED}),
+    claude(4, "user", "SIDE: look", isSidechain=True),
+    claude(5, "assistant", [{"type": "text", "text": "SIDE"}], message={"id": "m2", "usage": USED}, isSidechain=True),
+    {"type": "system", "subtype": "compact_boundary", "uuid": "6", "parentUuid": None, "sessionId": "cc-1"},
+    claude(7, "user", "A summary of what was said", isCompactSummary=True),
+    claude(8, "user", BLOCKS[2]["content"], toolUseResult={"stdout": "a.py"}),
+    claude(8, "user", BLOCKS[2]["content"]),  # a resumed session repeats lines
+    claude(9, "assistant", BLOCKS[3]["content"],
+           message={"id": "m3", "usage": {"input_tokens": 100, "output_tokens": 5}}),
+]  # fmt: skip
+
+
+def rollout(kind, payload):
+    return {"timestamp": "2026-01-01T00:00:00Z", "type": kind, "payload": payload}
+
+
+CODEX = [
+    rollout("session_meta", {"id": "cx-1", "cli_version": "0.142.5", "source": "exec"}),
+    rollout("response_item", {"type": "message", "role": "developer", "content": INPUT["content"]}),
+    rollout("response_item", {"type": "message", "role": "user", "content": [
+        {"type": "input_text", "text": "<environment_context>here</environment_context>"}]}),
+    rollout("response_item", {"type": "message", **INPUT}),
+    rollout("event_msg", {"type": "user_message", "message": "Fix the test"}),
+    rollout("turn_context", {"model": "m"}),
+    *(rollout("response_item", item) for item in ITEMS[:2]),
+    rollout("event_msg", {"type": "token_count", "info": {"total_token_usage": {"total_tokens": 60}}}),
+    rollout("response_item", ITEMS[2]),
+    rollout("response_item", {"type": "ghost_snapshot", "ghost_commit": {}}),
+    rollout("event_msg", {"type": "agent_message", "message": "Done"}),
+    rollout("response_item", FINAL),
+    rollout("event_msg", {"type": "token_count", "info": {"total_token_usage": {"total_tokens": 130}}}),
+    rollout("event_msg", {"type": "token_count", "info": None}),
+]  # fmt: skip
+for number, line in enumerate(line for line in CODEX if line["type"] == "response_item"):
+    line["timestamp"] = f"2026-01-01T00:00:0{number + 1}Z"
+
+INSPECT = {
+    "version": 2, "status": "success", "eval": {"task": "repair", "run_id": "r", "packages": {"inspect_ai": "0.3.285"}},
+    "samples": [{
+        "id": "s", "epoch": 1, "uuid": "u", "input": "Fix the test", "target": "Done", "messages": [
+            {"role": "system", "content": "You work."}, {**ASKED, "source": "input"},
+            {"role": "assistant", "content": [{"type": "reasoning", "reasoning": "hidden", "redacted": True}],
+             "tool_calls": [{"id": "t", "function": "Bash", "arguments": ARGS, "type": "function"}]},
+            {**tool(tool_call_id="t"), "function": "Bash"}, DONE],
+        "scores": {"includes": {"value": "C", "answer": "Done"}}, "metadata": {}, "events": [],
+        "model_usage": {"m": {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10, "total_cost": 0.125},
+                        "n": {"input_tokens": 19, "output_tokens": 1, "total_tokens": 20, "total_cost": 0.125}},
+        "started_at": "2026-01-01T00:00:00Z", "completed_at": "2026-01-01T00:01:00Z",
+    }],
+}  # fmt: skip
+
+
+def mapped(number, *messages, answer):
+    """A span as JavaScript's and Logfire's exporters write it, whose attributes are a map with lists."""
+    usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": number}
+    sides = {"gen_ai.input.messages": [*messages], "gen_ai.output.messages": [answer]}
+    return {"traceId": "a", "id": str(number), "startTimeUnixNano": f"176720000{number}000000000",
+            "endTimeUnixNano": f"176720000{number}500000000",
+            "attributes": {"gen_ai.operation.name": "chat", **sides, **usage}}  # fmt: skip
+
+
 FORMS = {
     "OpenAI's chat completions": [
         (chat({"tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t")), STEPS),
@@ -158,6 +235,12 @@ FORMS = {
     "GenAI spans": [
         ([span(1, genai(PROMPT, answer=CALLED)), span(2, genai(PROMPT, CALLED, ANSWERED, answer=SAID))], STEPS),
     ],
+    "spans with a map of attributes": [
+        ([mapped(1, PROMPT, answer=CALLED), mapped(2, PROMPT, CALLED, ANSWERED, answer=SAID)], STEPS),
+        ([{"trace_id": "a", "start_timestamp": f"2026-01-01T00:00:0{n}Z", "attributes": each["attributes"]}
+          for n, each in enumerate([mapped(1, PROMPT, answer=CALLED),
+                                    mapped(2, PROMPT, CALLED, ANSWERED, answer=SAID)])], STEPS),
+    ],
     "OpenInference spans": [
         ([span(1, inference(PHOENIX[0], answer=PHOENIX[1])), span(2, inference(*PHOENIX, answer=DONE))], STEPS),
         ([{"context.trace_id": "a", "start_time": "1", "span_kind": "LLM",
@@ -177,7 +260,17 @@ FORMS = {
           "messages": [{"role": "system", "content": "You work."}, ASKED, {"role": "assistant", "content": "ls"},
                        {"role": "user", "content": "a.py"}, DONE, {"role": "user", "content": "bye"}]},
          [("", "ls", "a.py"), ("", "Done", "bye")]),
+        # Version 2 calls tools, by either interface, and notes why it stopped.
+        ({"trajectory_format": "mini-swe-agent-1.1", "instance_id": "a__b-1", "messages": [
+            ASKED, {"role": "assistant", "tool_calls": [function(TEXT, id="t")]}, tool(tool_call_id="t"), DONE,
+            {"role": "exit", "content": "", "extra": {"exit_status": "Submitted"}}]}, STEPS),
+        ({"trajectory_format": "mini-swe-agent-1.1", "instance_id": "a__b-1", "messages": [
+            ASKED, {"object": "response", "output": ITEMS[:2], "extra": {}}, ITEMS[2],
+            {"object": "response", "output": [FINAL]}]}, THOUGHT),
     ],
+    "inspect_ai": [(INSPECT, STEPS)],
+    "Claude Code": [(CLAUDE_CODE, THOUGHT)],
+    "Codex": [(CODEX, THOUGHT)],
     "tau-bench": [
         ({"task_id": 0, "trial": 2, "reward": 0.0, "info": {"task": {}},
           "traj": [{"role": "system", "content": "Policy."},
@@ -320,7 +413,7 @@ def test_a_source_without_a_run_is_an_error(command, tmp_path):
 
 
 def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_files, "_LONGEST", 200)
+    monkeypatch.setattr(json_files, "LONGEST", 200)
     monkeypatch.setattr(json_files, "_AT_ONCE", 100)
     monkeypatch.setattr(json_files, "_CHUNK", 64)
     long = conversation(9)
@@ -335,3 +428,52 @@ def test_a_line_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
         (refused, *_) = [run for run in runs if isinstance(run, Refused)]
         assert "longer than 128 MiB" in refused.reason
         assert len(runs) - sum(isinstance(run, Refused) for run in runs) >= 1
+
+
+# --- the results of SWE-bench --------------------------------------------------------------------------------
+
+SWE = FORMS["mini-swe-agent"][0][0]
+COMPLETE = [
+    {"total": 2, "instances": [{"instance_id": "a", "resolved": True}, {"instance_id": "b", "resolved": False}]},
+    [{"instance_id": "a", "resolved": True}, {"instance_id": "b", "resolved": False}],
+    {"resolved_instances": 1, "completed_ids": ["a", "b"], "resolved_ids": ["a"], "unresolved_ids": ["b"]},
+    {"a": {"patch_is_None": False, "resolved": True}, "b": {"patch_is_None": False, "resolved": False}},
+    {"a": True, "b": False},
+]
+RESOLVED = [["a"], {"resolved": ["a"], "no_generation": [], "no_logs": []}, {"no_logs": ["b"], "resolved": ["a"]}]
+
+
+@pytest.mark.parametrize("results", [*COMPLETE, *RESOLVED])
+def test_the_results_of_swe_bench_are_outcomes_and_no_logs(tmp_path, results):
+    runs, out = tmp_path / "runs", tmp_path / "data"
+    runs.mkdir()
+    for name in "abc":
+        (runs / f"{name}.traj.json").write_text(json.dumps(SWE | {"instance_id": name}))
+    table = runs / "results.json"
+    table.write_text(json.dumps(results, indent=2))
+    (runs / "preds.json").write_text(json.dumps({"a": {"model_name_or_path": "m", "instance_id": "a"}}))
+    report = import_logs(runs, out, outcomes=Outcomes(table=table))
+    returns = {each.trajectory.task.id: each.trajectory.return_ for each in read_records(out)}
+    rest = 0 if results in RESOLVED else pytest.approx(float("nan"), nan_ok=True)
+    assert returns == {"a": 1, "b": 0, "c": rest}
+    assert report.refused == (results == COMPLETE[-1])  # which may as well be a record
+
+
+def test_a_list_of_what_was_resolved_changes_no_outcome_that_is_known(tmp_path):
+    out, table = tmp_path / "data", tmp_path / "resolved.json"
+    import_logs(log(tmp_path, conversation(1, id="mine", score=0.5)), out, outcomes=Outcomes(reward="score"))
+    import_logs(log(tmp_path, conversation(1, id="a"), conversation(1, id="b")), out)
+    table.write_text('["a"]')
+    assert import_logs(None, out, outcomes=Outcomes(table=table)).outcomes_updated == 2
+    assert sorted(each.trajectory.return_ for each in read_records(out)) == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "3", "[1]", '{"total": 1}', '{"instances": [{}]}', '{"resolved": [1]}', "[" * 9999]
+)
+def test_other_json_is_no_table_of_outcomes(tmp_path, content):
+    table = tmp_path / "a.json"
+    table.write_text(content)
+    with pytest.raises(CheckpointError, match="expected a CSV file, or JSON with"):
+        import_logs(log(tmp_path, SWE), tmp_path / "data", outcomes=Outcomes(table=table))
+    assert not (tmp_path / "data").exists()
