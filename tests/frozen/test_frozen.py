@@ -27,9 +27,9 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 19,
-    "lines of amc_agents": 71_100,  # 69,500, and amc advise, the quick critic and races
-    "files of amc_agents": 322,
-    "lines of tests": 64_200,
+    "lines of amc_agents": 71_700,  # 69,500, amc advise, the quick critic, races, and more forms of logs
+    "files of amc_agents": 324,
+    "lines of tests": 64_600,
     "files of tests": 393,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
