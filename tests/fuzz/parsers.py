@@ -229,7 +229,7 @@ def eval_archive(parts: Any, folder: Path) -> Any:
     return import_logs(folder / "a.eval", folder / "data").trajectories
 
 
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "a lamp"},
     {
         "role": "assistant",
