@@ -38,8 +38,6 @@ from langchain_core.tools import tool
 
 from amc_agents import AtSteps, amc, current_environment, effect
 from amc_agents.envs import DirectoryFork, ProcessFork, SqliteFork
-from amc_agents.envs.real.postgres import PostgresFork
-from amc_agents.envs.real.postgres_databases import load_psycopg
 from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import Forkable, Trajectory
 
@@ -115,8 +113,10 @@ def process_case(n_mib: int) -> Case:
 
 @contextmanager
 def postgres_case(url: str) -> Iterator[Case]:
-    """Create the database, and drop it at the end."""
-    psycopg = load_psycopg()
+    """Create the database, and drop it at the end. Needs integrations/postgres."""
+    import psycopg
+    from amc_agents_postgres import PostgresFork
+
     dsn = psycopg.conninfo.make_conninfo(url, dbname="amc_benchmark")
 
     def copy() -> None:

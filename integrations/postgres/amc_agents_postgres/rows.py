@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+import psycopg
+
 from amc_agents.envs.real.changes import Conflict, RowChange
-from amc_agents.envs.real.postgres_databases import load_psycopg
 from amc_agents.errors import WorldError
 
 _EXACT_TEXT = (
@@ -82,7 +83,6 @@ class ChangedRow:
 
 def open_for_rows(dsn: str) -> AbstractContextManager[Any]:
     """Open a connection with a serializable transaction, which the context manager commits."""
-    psycopg = load_psycopg()
     connection = psycopg.connect(dsn, autocommit=True)
     connection.execute(_EXACT_TEXT)
     connection.autocommit = False

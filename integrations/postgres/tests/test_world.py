@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from langchain.agents import create_agent
@@ -17,15 +18,18 @@ from langchain_core.tools import tool
 
 from amc_agents import EveryStep, amc, current_environment, effect
 from amc_agents.envs.real import Conflict, RowChange
-from amc_agents.envs.real.postgres import PostgresFork
-from amc_agents.envs.real.postgres_databases import PREFIX, remove_snapshots
-from amc_agents.envs.real.postgres_databases import SNAPSHOT_PREFIX as SNAPSHOTS
 from amc_agents.errors import ConfigurationError, EnvironmentStateError, ForkError, WorldError
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel, check_environment, check_restorable
 from amc_agents.types import Task, TimeStep
 
-pytestmark = pytest.mark.service
+pytest.importorskip("psycopg")
+from amc_agents_postgres import PostgresFork, remove_snapshots
+from amc_agents_postgres.databases import PREFIX
+from amc_agents_postgres.databases import SNAPSHOT_PREFIX as SNAPSHOTS
+
+HERE = Path(__file__).parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{HERE.parent}:{HERE}"}
 URL = os.environ.get("AMC_TEST_POSTGRES_URL", "")
 ORIGINAL = "amc_test_shop"
 SCHEMA = """
@@ -282,12 +286,12 @@ def test_unusable_connection_strings_are_refused(psycopg):
     assert copies(psycopg) == []
 
 
-def test_copies_of_a_killed_process_are_dropped_by_the_next_world(psycopg, dsn, repository):
+def test_copies_of_a_killed_process_are_dropped_by_the_next_world(psycopg, dsn):
     script = (
-        "import sys, time; from amc_agents.envs.real.postgres import PostgresFork\n"
+        "import sys, time; from amc_agents_postgres import PostgresFork\n"
         f"world = PostgresFork({dsn!r}); world.connect(); print('ready', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", script], cwd=repository, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", script], cwd=HERE, env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
             assert process.stdout.readline() == b"ready\n"
@@ -378,15 +382,21 @@ async def test_it_is_restorable(dsn, snapshots):
     assert snapshots() == []
 
 
-async def test_a_snapshot_survives_kill_9_and_the_sweep_of_orphans(dsn, snapshots, repository):
+async def test_a_snapshot_survives_kill_9_and_the_sweep_of_orphans(dsn, snapshots):
     script = (
-        "import asyncio, os, signal, sys; from amc_agents.envs.real.postgres import PostgresFork\n"
-        "from tests.service.test_postgres_fork import rename\n"
+        "import asyncio, os, signal, sys; from amc_agents_postgres import PostgresFork\n"
+        "from test_world import rename\n"
         "world = PostgresFork(sys.argv[1]); rename(world, 1)\n"
         "print(asyncio.run(world.snapshot()), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.run(
-        [sys.executable, "-c", script, dsn], cwd=repository, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script, dsn],
+        cwd=HERE,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     reference = killed.stdout.strip()
     world = PostgresFork(dsn)

@@ -8,16 +8,19 @@ import secrets
 from contextlib import ExitStack
 from typing import Any
 
+import psycopg
+
 from amc_agents.envs.real.changes import RowChange, row_diff
-from amc_agents.envs.real.postgres_databases import (
+from amc_agents.errors import EnvironmentStateError, ForkError, WorldError
+from amc_agents.logs import log
+from amc_agents_postgres.databases import (
     Databases,
-    load_psycopg,
     release_snapshot,
     restore_snapshot,
     save_snapshot,
     server_errors,
 )
-from amc_agents.envs.real.postgres_rows import (
+from amc_agents_postgres.rows import (
     ChangedRow,
     applied_rows,
     changed_rows,
@@ -25,10 +28,8 @@ from amc_agents.envs.real.postgres_rows import (
     open_for_rows,
     write_rows,
 )
-from amc_agents.errors import EnvironmentStateError, ForkError, WorldError
-from amc_agents.logs import log, room_logger
 
-_log = room_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class PostgresFork:
@@ -38,10 +39,10 @@ class PostgresFork:
     closes the connections of its world, so each tool call should connect anew. The original is read when the run begins
     and written by `apply` alone. It must have no other connections when the run begins, so it should be a staging
     database. `ALTER DATABASE ... SET` and grants on the database itself are not copied. Snapshots are databases of the
-    server until they are released; `amc_agents.envs.real.postgres_databases.remove_snapshots` removes abandoned
+    server until they are released; `remove_snapshots` removes abandoned
     snapshots by age.
 
-    Requires PostgreSQL 13 or later, a role with CREATEDB that owns the original, and the extra `postgres`.
+    Requires PostgreSQL 13 or later and a role with CREATEDB that owns the original.
 
     Args:
         dsn: a connection string or URL that names the original database. The server's database `postgres` must be
@@ -50,7 +51,6 @@ class PostgresFork:
     Raises:
         ConfigurationError: the original cannot be reached, or the role may not copy it.
         ForkError: the original has other connections.
-        MissingExtra: psycopg is not installed.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -86,7 +86,7 @@ class PostgresFork:
             WorldError: the server refuses the connection.
         """
         with server_errors("connecting"):
-            connection = load_psycopg().connect(self._databases.dsn(self.name), **options)
+            connection = psycopg.connect(self._databases.dsn(self.name), **options)
         self._connections = [each for each in self._connections if not each.closed] + [connection]
         return connection
 

@@ -13,15 +13,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib import import_module
 from itertools import count
 from typing import Any
 
-from amc_agents.errors import ConfigurationError, ForkError, MissingExtra, WorldError
-from amc_agents.logs import log, room_logger
+import psycopg
+
+from amc_agents.errors import ConfigurationError, ForkError, WorldError
+from amc_agents.logs import log
 from amc_agents.quoting import excerpt, masked, quoted
 
-_log = room_logger(__name__)
+_log = logging.getLogger(__name__)
 
 PREFIX = "amc_world_"
 """Beginning of the names of all copies."""
@@ -31,18 +32,6 @@ _MOST_SAID = 160
 _MAINTENANCE = "postgres"
 """Database of the connection that creates and drops copies. Advisory locks are local to a database."""
 _OWN_DATABASES = "SELECT datname FROM pg_database WHERE pg_get_userbyid(datdba) = current_user"
-
-
-def load_psycopg() -> Any:
-    """Import psycopg.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
-    try:
-        return import_module("psycopg")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("psycopg", "postgres") from error
 
 
 class Databases:
@@ -56,14 +45,12 @@ class Databases:
 
     Raises:
         ConfigurationError: the string is invalid, names no database, or the server cannot be reached.
-        MissingExtra: psycopg is not installed.
     """
 
     def __init__(self, dsn: str) -> None:
-        self._psycopg = load_psycopg()
         try:
-            self.original: str = self._psycopg.conninfo.conninfo_to_dict(dsn).get("dbname", "")
-        except self._psycopg.ProgrammingError as error:
+            self.original: str = psycopg.conninfo.conninfo_to_dict(dsn).get("dbname", "")
+        except psycopg.ProgrammingError as error:
             raise ConfigurationError(f"PostgresFork cannot parse the connection string: {masked(str(error))}") from None
         if self.original in ("", _MAINTENANCE):
             raise ConfigurationError(
@@ -72,8 +59,8 @@ class Databases:
             )
         self._dsn = dsn
         try:
-            self._connection = self._psycopg.connect(self.dsn(_MAINTENANCE), autocommit=True)
-        except self._psycopg.OperationalError as error:
+            self._connection = psycopg.connect(self.dsn(_MAINTENANCE), autocommit=True)
+        except psycopg.OperationalError as error:
             raise ConfigurationError(f"PostgresFork cannot connect: {said(error)}. {_CHECK}") from None
         key = secrets.randbits(63)
         try:
@@ -98,7 +85,7 @@ class Databases:
 
     def dsn(self, name: str) -> str:
         """Return the connection string of a database on the same server."""
-        dsn: str = self._psycopg.conninfo.make_conninfo(self._dsn, dbname=name)
+        dsn: str = psycopg.conninfo.make_conninfo(self._dsn, dbname=name)
         return dsn
 
     def reserve(self) -> str:
@@ -114,7 +101,7 @@ class Databases:
             ForkError: the source is in use by another connection.
             ConfigurationError: the source does not exist, or the role may not copy it.
         """
-        errors = self._psycopg.errors
+        errors = psycopg.errors
         with server_errors(f"copying {source}"):
             try:
                 self._connection.execute(f"CREATE DATABASE {target} TEMPLATE {as_identifier(source)}")
@@ -184,7 +171,7 @@ class Databases:
             if self._connection.execute("SELECT pg_try_advisory_lock(%s)", key).fetchone()[0]:
                 try:
                     self._drop(match[0])
-                except self._psycopg.Error as error:
+                except psycopg.Error as error:
                     log(
                         _log,
                         logging.WARNING,
@@ -199,7 +186,6 @@ class Databases:
 @contextmanager
 def server_errors(action: str) -> Iterator[None]:
     """Raise errors of the server and of the connection as `WorldError`."""
-    psycopg = load_psycopg()
     try:
         yield
     except psycopg.Error as error:

@@ -10,14 +10,15 @@ import os
 
 import pytest
 
-from amc_agents.envs.real.postgres import PostgresFork
-from amc_agents.envs.real.postgres_databases import PREFIX
 from amc_agents.errors import AmcError, WorldError
 from tests.faults.leftovers import nothing_left
 from tests.faults.test_wire import checked_message
 from tests.faults.wire import served
 
-pytestmark = pytest.mark.service
+pytest.importorskip("psycopg")
+from amc_agents_postgres import PostgresFork
+from amc_agents_postgres.databases import PREFIX
+
 URL = os.environ.get("AMC_TEST_POSTGRES_URL", "")
 ORIGINAL = "amc_test_faults"
 BEFORE, AFTER = [(1, 4), (2, 2)], [(1, 3), (2, 2), (3, 9)]
