@@ -27,10 +27,12 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 19,
-    "lines of amc_agents": 71_700,  # 69,500, amc advise, the quick critic, races, and more forms of logs
-    "files of amc_agents": 324,
-    "lines of tests": 64_600,
-    "files of tests": 393,
+    "lines of amc_agents": 70_850,  # 68,700, amc advise, the quick critic, races, and more forms of logs
+    "files of amc_agents": 321,
+    "lines of the first wing": 48_800,  # all but bench, operations and cli
+    "files of the first wing": 216,
+    "lines of tests": 64_100,
+    "files of tests": 391,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
 lowers a figure lowers its ceiling; one that adds a feature raises it by what the feature takes."""

@@ -22,6 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, TESTS = ROOT / "amc_agents", ROOT / "tests"
+OTHER_WINGS = ("bench", "operations", "cli")
+"""The first wing is the rest of the package: the methods."""
 
 
 @contextmanager
@@ -173,6 +175,10 @@ FIGURES: dict[str, Callable[[], int]] = {
     "basenames used twice": n_basenames_used_twice,
     "lines of amc_agents": partial(n_lines, PACKAGE),
     "files of amc_agents": lambda: len(sources(PACKAGE)),
+    "lines of the first wing": lambda: n_lines(PACKAGE) - sum(n_lines(PACKAGE / wing) for wing in OTHER_WINGS),
+    "files of the first wing": lambda: (
+        len(sources(PACKAGE)) - sum(len(sources(PACKAGE / wing)) for wing in OTHER_WINGS)
+    ),
     "lines of tests": partial(n_lines, TESTS),
     "files of tests": lambda: len(sources(TESTS)),
 }
