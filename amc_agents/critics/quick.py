@@ -151,7 +151,18 @@ def named_words(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    return "".join(letter if letter.isalpha() else " " for letter in text).split()
+    return text.translate(_LETTERS).split()
+
+
+class _Letters(dict[int, int]):
+    """Character -> itself if it is a letter, otherwise a space."""
+
+    def __missing__(self, character: int) -> int:
+        self[character] = kept = character if chr(character).isalpha() else ord(" ")
+        return kept
+
+
+_LETTERS = _Letters()
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from importlib import import_module
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -61,20 +62,33 @@ class States:
             self.run[chosen], self.step[chosen],
         )  # fmt: skip
 
+    @cached_property
     def pairs(self) -> tuple[IntArray, FloatArray]:
         """`[p, 2]` (better, worse) states of a task after the same number of steps, and their weights, 1 a task."""
         found: list[tuple[int, int]] = []
         weights: list[float] = []
+        # Lists, since reading single items of an array is slow.
+        success, step = self.success.tolist(), self.step.tolist()
         for task in np.unique(self.task):
             rows = np.flatnonzero(self.task == task).tolist()
             of_task = [
-                (a, b) if self.success[a] > self.success[b] else (b, a)
+                (a, b) if success[a] > success[b] else (b, a)
                 for a, b in combinations(rows, 2)
-                if self.step[a] == self.step[b] and self.success[a] != self.success[b]
+                if step[a] == step[b] and success[a] != success[b]
             ]
             found += of_task
             weights += [1 / max(len(of_task), 1)] * len(of_task)
         return np.array(found, dtype=np.int64).reshape(-1, 2), np.array(weights)
+
+    @cached_property
+    def bags(self) -> Any:
+        """`[n, N_WORDS]` sparse: 1 / sqrt(number of words) for each word of a state."""
+        sparse, _ = _sklearn()
+        sizes = np.array([len(row) for row in self.words], dtype=np.int64)
+        values = np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes)
+        place = np.concatenate([*self.words, np.zeros(0, dtype=np.int64)])
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        return sparse.csr_matrix((values, place, ends), shape=(len(sizes), N_WORDS))
 
 
 @dataclass(frozen=True)
@@ -146,33 +160,96 @@ def train_quick(trajectories: Sequence[Trajectory], closing: frozenset[str] = fr
         ConfigurationError: the outcomes are all equal.
         MissingExtra: scikit-learn is not installed.
     """
-    returns = np.array([trajectory.return_ for trajectory in trajectories])
-    if not len(returns) or returns.min() == returns.max():
-        raise ConfigurationError(
-            f"all {len(returns):,} runs have the same outcome: expected runs that succeeded and runs that failed"
-        )
-    over, going_on = states_of(trajectories, closing)
+    if not trajectories:
+        raise ConfigurationError("no run to learn from: expected runs that succeeded and runs that failed")
+    return trained_on(RunStates.of(trajectories, closing))
+
+
+def trained_on(states: RunStates) -> QuickTraining:
+    """Train a quick critic on the states of runs; see `train_quick`."""
+    over, going_on = states.over, states.going_on
     # Threads that wait for each other would take more time than these small systems.
     with _one_thread():
-        final = _trained(over)
-        # Runs of a few steps have no states in between.
-        middle = _trained(going_on) if len(np.unique(going_on.success)) > 1 else final
-    bounds = float(returns.min()), float(returns.max())
-    model = QuickModel(middle.weights, final.weights, bounds, closing)
-    grouped = bool(len(over.pairs()[0]))
+        model, final, middle = _model(states)
+    grouped = bool(len(over.pairs[0]))
     auc, lead = _rated(over, final.scores, grouped=grouped)
     steps = [int(step) for step in np.unique(going_on.step)]
     by_step = {step: _rated_at(going_on, middle.scores, step, grouped=grouped) for step in steps}
     return QuickTraining(
         model, final.scores, auc, lead, {step: value for step, value in by_step.items() if value is not None},
-        grouped, explained=_explained(final.weights, trajectories),
+        grouped, explained=_explained(final.weights, states.trajectories),
     )  # fmt: skip
 
 
-def states_of(trajectories: Sequence[Trajectory], closing: frozenset[str]) -> tuple[States, States]:
+def models_of_folds(states: RunStates, fold: IntArray) -> dict[int, QuickModel]:
+    """Train a quick critic for each fold, on the runs of the other folds.
+
+    Args:
+        states: of all runs.
+        fold: `[runs]` fold of each run; all runs of a task are in one.
+
+    Raises:
+        ConfigurationError: the outcomes outside a fold are all equal.
+    """
+    with _one_thread():
+        return {int(number): _model(states.of_runs(fold != number))[0] for number in np.unique(fold)}
+
+
+@dataclass(frozen=True, eq=False)
+class RunStates:
+    """The states of finished runs."""
+
+    over: States
+    """Their ends."""
+    going_on: States
+    """After the numbers of steps in `STEPS`."""
+    returns: FloatArray
+    """`[runs]`."""
+    trajectories: tuple[Trajectory, ...]
+    """The runs."""
+    closing: frozenset[str]
+    """Actions by which the agent ends its runs."""
+
+    @classmethod
+    def of(cls, trajectories: Sequence[Trajectory], closing: frozenset[str]) -> RunStates:
+        """Read the states."""
+        returns = np.array([trajectory.return_ for trajectory in trajectories])
+        return cls(*_states_of(trajectories, _shares(returns), closing), returns, tuple(trajectories), closing)
+
+    def of_runs(self, chosen: NDArray[np.bool_]) -> RunStates:
+        """Return the states of some runs, which keep their numbers; success is measured among them."""
+        share = np.zeros(len(self.returns))
+        share[chosen] = _shares(self.returns[chosen])
+        over, going_on = (
+            replace(part, success=share[part.run])
+            for part in (self.over.at(chosen[self.over.run]), self.going_on.at(chosen[self.going_on.run]))
+        )
+        kept = tuple(run for run, is_chosen in zip(self.trajectories, chosen, strict=True) if is_chosen)
+        return RunStates(over, going_on, self.returns[chosen], kept, self.closing)
+
+
+def _shares(returns: FloatArray) -> FloatArray:
+    shares: FloatArray = (returns - returns.min()) / max(returns.max() - returns.min(), 1e-12)
+    return shares
+
+
+def _model(states: RunStates) -> tuple[QuickModel, _Trained, _Trained]:
+    """Return the critic, and how its parts for finished runs and for others were trained."""
+    low, high = float(states.returns.min()), float(states.returns.max())
+    if low == high:
+        raise ConfigurationError(
+            f"all {len(states.returns):,} runs have the same outcome: expected runs that succeeded and runs that failed"
+        )
+    final = _trained(states.over)
+    # Runs of a few steps have no states in between.
+    middle = _trained(states.going_on) if len(np.unique(states.going_on.success)) > 1 else final
+    return QuickModel(middle.weights, final.weights, (low, high), states.closing), final, middle
+
+
+def _states_of(
+    trajectories: Sequence[Trajectory], success: FloatArray, closing: frozenset[str]
+) -> tuple[States, States]:
     """Return the finished runs as states, and their states in between."""
-    returns = np.array([trajectory.return_ for trajectory in trajectories])
-    success = (returns - returns.min()) / max(returns.max() - returns.min(), 1e-12)
     tasks = np.unique([trajectory.task.id for trajectory in trajectories], return_inverse=True)[1]
     ends = [(run, 0, replace(trajectory, done=True)) for run, trajectory in enumerate(trajectories)]
     between = [
@@ -201,9 +278,7 @@ class _Trained:
 def _trained(states: States) -> _Trained:
     """Choose strength and words by cross-validation over tasks, fit, and calibrate on the scores of unseen tasks."""
     folds = _folds(states.task)
-    scored = {
-        (strength, words): _cross_fitted(states, folds, strength, words) for strength in STRENGTHS for words in WORDS
-    }
+    scored = _cross_fitted(states, folds, list(product(STRENGTHS, WORDS)))
     best = max(scored, key=lambda setting: _quality(states, scored[setting]))
     weights = _fit(states, *best)
     calibration = _calibration(scored[best], states.success)
@@ -218,14 +293,17 @@ def _folds(task: NDArray[Any]) -> IntArray:
     return folds
 
 
-def _cross_fitted(states: States, folds: IntArray, strength: float, words: float) -> FloatArray:
-    scores = np.zeros(len(states.success))
+def _cross_fitted(
+    states: States, folds: IntArray, settings: Sequence[tuple[float, float]]
+) -> dict[tuple[float, float], FloatArray]:
+    """Return for each setting `[n]` scores by weights that were fitted on the states of other folds."""
+    scores = {setting: np.zeros(len(states.success)) for setting in settings}
     for fold in np.unique(folds):
-        inside = folds != fold
-        if len(np.unique(states.success[inside])) > 1:
-            weights = _fit(states.at(inside), strength, words)
-            rows = np.flatnonzero(~inside)
-            scores[rows] = [weights.score(states.counts[row], states.words[row]) for row in rows]
+        inside, rows = states.at(folds != fold), np.flatnonzero(folds == fold)
+        if len(np.unique(inside.success)) > 1:
+            for setting in settings:
+                weights = _fit(inside, *setting)
+                scores[setting][rows] = [weights.score(states.counts[row], states.words[row]) for row in rows]
     return scores
 
 
@@ -234,35 +312,24 @@ def _fit(states: States, strength: float, words: float) -> Weights:
     sparse, linear = _sklearn()
     mean = states.counts.mean(axis=0)
     scale = np.maximum(states.counts.std(axis=0), 1e-6)
-    features: Any = (states.counts - mean) / scale
+    # The last count is the constant, which the difference of two states does not have.
+    features: Any = np.hstack([(states.counts - mean) / scale, np.ones((len(states.success), 1))])
+    stacked: Any = np.vstack
     if words:
-        features = np.asarray(features)
-        sizes = np.array([len(row) for row in states.words])
-        values = np.repeat(words / np.sqrt(np.maximum(sizes, 1)), sizes)
-        place = (np.repeat(np.arange(len(sizes)), sizes), np.concatenate([*states.words, np.zeros(0, dtype=np.int64)]))
-        features = sparse.hstack([features, sparse.csr_matrix((values, place), shape=(len(sizes), N_WORDS))])
-    features = sparse.csr_matrix(features)
-    pairs, pair_weights = states.pairs()
-    n = len(states.success)
+        features = sparse.hstack([sparse.csr_matrix(features), words * states.bags], format="csr")
+        stacked = partial(sparse.vstack, format="csr")
+    pairs, pair_weights = states.pairs
     share = OUTCOME_WEIGHT if len(pairs) else 1.0
     difference = features[pairs[:, 0]] - features[pairs[:, 1]]
-    ones, none = np.ones((n, 1)), np.zeros((len(pairs), 1))
-    design = sparse.vstack(
-        [
-            sparse.hstack([difference, none]), sparse.hstack([-difference, none]),
-            sparse.hstack([features, ones]), sparse.hstack([features, ones]),
-        ]
-    ).tocsr()  # fmt: skip
-    labels = np.concatenate([np.ones(len(pairs)), np.zeros(len(pairs)), np.ones(n), np.zeros(n)])
-    row_weights = np.concatenate(
-        [pair_weights / 2, pair_weights / 2, share * states.success, share * (1 - states.success)]
-    )
-    kept = row_weights > 0
+    good, bad = states.success > 0, states.success < 1
+    design = stacked([difference, features[good], features[bad]])
+    labels = np.repeat([1.0, 1.0, 0.0], [len(pairs), good.sum(), bad.sum()])
+    row_weights = np.concatenate([pair_weights, share * states.success[good], share * (1 - states.success[bad])])
     fitted = linear.LogisticRegression(C=strength, fit_intercept=False, max_iter=500).fit(
-        design[kept], labels[kept], sample_weight=row_weights[kept]
+        design, labels, sample_weight=row_weights
     )
-    coefficients = fitted.coef_[0][:-1].astype(np.float64)
-    hashed = words * coefficients[len(COUNTS) :] if words else np.zeros(N_WORDS)
+    coefficients = fitted.coef_[0].astype(np.float64)
+    hashed = words * coefficients[len(COUNTS) + 1 :] if words else np.zeros(N_WORDS)
     return Weights(mean, scale, coefficients[: len(COUNTS)], hashed, np.array([0.0, 1.0]))
 
 
@@ -278,7 +345,7 @@ def _calibration(scores: FloatArray, success: FloatArray) -> FloatArray:
 
 def _quality(states: States, scores: FloatArray) -> float:
     """Return the share of right pairs of siblings; without siblings, minus the log loss after calibration."""
-    pairs, weights = states.pairs()
+    pairs, weights = states.pairs
     if len(pairs):
         better, worse = scores[pairs[:, 0]], scores[pairs[:, 1]]
         return float(np.average((better > worse) + 0.5 * (better == worse), weights=weights))
@@ -306,7 +373,7 @@ def _rated_at(states: States, scores: FloatArray, step: int, *, grouped: bool) -
 def _aucs(states: States, scores: FloatArray, *, grouped: bool) -> FloatArray:
     """`[tasks]` share of right pairs of each task; without siblings, of the pairs that a task's runs are part of."""
     if grouped:
-        pairs, _ = states.pairs()
+        pairs, _ = states.pairs
         by_task = states.task[pairs[:, 0]]
         right = _right(scores[pairs[:, 0]], scores[pairs[:, 1]])
         return np.array([right[by_task == task].mean() for task in np.unique(by_task)])

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from amc_agents.critics.quick import QuickModel
 from amc_agents.critics.reliability import t_quantile
 from amc_agents.critics.spec import parse_critic
 from amc_agents.operations.advise.recommending import Row, recommend, rows_of
 from amc_agents.operations.advise.replay import Prefixes, early_stops, replay
 from amc_agents.operations.advise.runs import AnswerOf, Runs, closing_actions, read_runs
-from amc_agents.training.quick import STEPS, QuickTraining, train_quick
+from amc_agents.training.quick import STEPS, QuickTraining, RunStates, models_of_folds, trained_on
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Meter, metering
 
@@ -97,22 +96,13 @@ def advise(data: str | Path, *, critics: Sequence[str] = (), answer: AnswerOf | 
         notes.append("all outcomes are equal, so there is nothing to learn or to choose by")
     else:
         closing = closing_actions(trajectories)
-        quick = train_quick(trajectories, closing)
-        models = cross_fitted(runs, folds, closing)
-        scores[QUICK] = [
-            np.array([model.score(replace(run, done=True)) for run in task.trajectories])
-            for task, model in zip(runs.tasks, models, strict=True)
-        ]
-        prefixes = Prefixes(
-            {
-                step: tuple(
-                    np.array([_score_at(model, run, step) for run in task.trajectories])
-                    for task, model in zip(runs.tasks, models, strict=True)
-                )
-                for step in STEPS
-                if step < np.median([len(run.steps) for run in trajectories])
-            }
-        )
+        states = RunStates.of(trajectories, closing)
+        quick = trained_on(states)
+        final, between = cross_fitted(states, np.repeat(folds, [len(task) for task in runs.tasks]))
+        ends = np.cumsum([len(task) for task in runs.tasks])[:-1]
+        scores[QUICK] = np.split(final, ends)
+        half = np.median([len(run.steps) for run in trajectories])
+        prefixes = Prefixes({step: tuple(np.split(between[step], ends)) for step in STEPS if step < half})
     tokens: dict[str, float] = {}
     for spec in critics:
         scores[spec], tokens[spec] = asyncio.run(_judged(spec, runs))
@@ -128,13 +118,27 @@ def advise(data: str | Path, *, critics: Sequence[str] = (), answer: AnswerOf | 
     return Advice(runs, rows, recommendation, quick, notes)
 
 
-def cross_fitted(runs: Runs, folds: IntArray, closing: frozenset[str]) -> list[QuickModel]:
-    """`[tasks]` for each task a quick critic whose weights and settings come from other tasks."""
-    models: dict[int, QuickModel] = {}
-    for fold in np.unique(folds):
-        others = [t for task, f in zip(runs.tasks, folds, strict=True) if f != fold for t in task.trajectories]
-        models[int(fold)] = train_quick(others, closing).model
-    return [models[int(fold)] for fold in folds]
+def cross_fitted(states: RunStates, fold: IntArray) -> tuple[FloatArray, dict[int, FloatArray]]:
+    """Score every state by a quick critic whose weights and settings come from the tasks of other folds.
+
+    Args:
+        states: of all runs.
+        fold: `[runs]` fold of each run.
+
+    Returns:
+        `[runs]` scores of the finished runs, and number of steps -> `[runs]` scores after so many; NaN where a run has
+        ended by then.
+    """
+    models = models_of_folds(states, fold)
+    final = np.full(len(fold), math.nan)
+    between = {step: np.full(len(fold), math.nan) for step in STEPS}
+    for number, run in enumerate(states.over.run):
+        final[run] = models[int(fold[run])].over.score(states.over.counts[number], states.over.words[number])
+    going_on = states.going_on
+    for number, (run, step) in enumerate(zip(going_on.run, going_on.step, strict=True)):
+        score = models[int(fold[run])].going_on.score(going_on.counts[number], going_on.words[number])
+        between[int(step)][run] = score
+    return final, between
 
 
 def runs_needed(differences_deviation: float, half_width: float = WANTED) -> int:
@@ -189,10 +193,6 @@ def _agree(runs: Runs) -> bool:
 
 def _folds(n: int, seed: int) -> IntArray:
     return np.random.default_rng(seed).permutation(n) % max(2, min(N_FOLDS, n))
-
-
-def _score_at(model: QuickModel, run: Trajectory, step: int) -> float:
-    return model.score(run.prefix(step)) if step < len(run.steps) else math.nan
 
 
 async def _judged(spec: str, runs: Runs) -> tuple[list[FloatArray], float]:
