@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from amc_agents.operations.rollout.canary_graph import canary
     from amc_agents.operations.rollout.shadow_graph import shadow
     from amc_agents.pnlc.model import CritiqueRefine, critique_refine_model, critique_refine_node
-    from amc_agents.population.features.race import Race
     from amc_agents.population.graph import AmcGraph
+    from amc_agents.population.race_settings import EarlyStop, Race
     from amc_agents.population.wrap import amc
     from amc_agents.psrl.middleware import InformationDirected, PosteriorSampling
     from amc_agents.psrl.nodes import information_directed_nodes, posterior_sampling_nodes
@@ -66,6 +66,7 @@ __all__ = [
     "Critic",
     "CritiqueRefine",
     "Deferred",
+    "EarlyStop",
     "Environment",
     "EssBelow",
     "EveryStep",
@@ -117,6 +118,7 @@ __getattr__, __dir__ = _lazy_names(
         "Deferred": "runtime.effects",
         "Environment": "types",
         "EssBelow": "smc",
+        "EarlyStop": "population.race_settings",
         "EveryStep": "smc",
         "Forkable": "types",
         "InformationDirected": "psrl.middleware",
@@ -124,7 +126,7 @@ __getattr__, __dir__ = _lazy_names(
         "Population": "run",
         "PosteriorSampling": "psrl.middleware",
         "Retried": "runtime.effects",
-        "Race": "population.features.race",
+        "Race": "population.race_settings",
         "RoleModel": "psrl.options",
         "Run": "run",
         "Step": "types",

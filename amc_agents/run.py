@@ -343,7 +343,8 @@ def _usage(run: Run) -> list[str]:
     lines = []
     for role, usage in run.usage.items():
         tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_tokens:,} cached), {usage.output_tokens:,} out"
-        missing = f", {usage.missing:,} without reported usage" if usage.missing else ""
+        missing = f", {usage.missing:,} without reported usage (their tokens are unknown)" if usage.missing else ""
+        missing += f", {usage.estimated:,} cancelled (estimated: tokens reserved for them)" if usage.estimated else ""
         lines.append(f"{role}: {_counted(usage.calls, 'call')}{missing}, {tokens}{_dollars(run, role)}")
     shown = _first(lines, _MOST_ROLES, "roles") or ["none recorded"]
     return [*shown, f"policy by fate: {_fates(run)}"] if len(run.usage_by_fate) > 1 else shown
@@ -361,7 +362,8 @@ def _dollars(run: Run, role: str) -> str:
     spent = cost({role: run.usage_by_model[role]})
     if spent.unpriced and not spent.total:
         return f", no price for {', '.join(name or 'an unnamed model' for name in spent.unpriced)}"
-    return f", {'at least ' if spent.is_lower_bound else ''}${spent.total:.4f}"
+    bound = "at least " if spent.is_lower_bound else "at most " if run.usage[role].estimated else ""
+    return f", {bound}${spent.total:.4f}"
 
 
 def _first(lines: Sequence[str], most: int, plural: str) -> list[str]:

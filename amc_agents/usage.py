@@ -25,6 +25,8 @@ class Usage:
     """Tokens read from a cache instead of computed; part of `input_tokens`."""
     missing: int = 0
     """Calls without reported usage: the token counts are then lower bounds."""
+    estimated: int = 0
+    """Calls that were cancelled and whose tokens are what a budget had reserved for them: upper bounds."""
 
     def __post_init__(self) -> None:
         """Cap the cached tokens: some providers report more of them than input tokens."""
@@ -39,6 +41,7 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
             self.missing + other.missing,
+            self.estimated + other.estimated,
         )
 
     @property

@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = {
     "amc_agents": (
         "ActorCritic Adaptive AmcError AmcGraph AmcSettings AtSteps Budget BudgetExhausted Critic CritiqueRefine "
-        "Deferred Environment EssBelow EveryStep Forkable InformationDirected Never Population PosteriorSampling "
-        "Race Retried RoleModel Run Step StorePosterior Task TimeStep Trajectory Usage actor_critic_model "
-        "actor_critic_node amc canary critique_refine_model critique_refine_node current_commit "
+        "Deferred EarlyStop Environment EssBelow EveryStep Forkable InformationDirected Never Population "
+        "PosteriorSampling Race Retried RoleModel Run Step StorePosterior Task TimeStep Trajectory Usage "
+        "actor_critic_model actor_critic_node amc canary critique_refine_model critique_refine_node current_commit "
         "current_environment effect information_directed_nodes parse_critic posterior_sampling_nodes shadow "
         "text_agent use_environment"
     ).split(),

@@ -74,7 +74,7 @@ def eligible_of(system: ParticleSystem, population: Population) -> Population:
 
 
 def _may_be_picked(system: ParticleSystem, particle: Particle) -> bool:
-    if particle.error is not None:  # Also since the last weighing.
+    if particle.lost:  # Also since the last weighing.
         return False
     return particle.finished or not (particle.held or system.stop is not None)
 

@@ -17,6 +17,8 @@ class Estimate:
     """N, of the call that is estimated."""
     plain: Mapping[str, Mapping[str, Usage]]
     """{role: {model: usage}} of the plain run: one particle, weighed by the critic."""
+    is_race: bool = False
+    """Whether the call is a race, which stops most of the particles before their ends."""
 
     @property
     def usage_by_model(self) -> dict[str, dict[str, Usage]]:
@@ -42,7 +44,8 @@ class Estimate:
             for role, used in self.usage.items()
         ]
         whole = total(self.usage)
-        spent = f"about {whole.tokens:,} tokens and {self.cost()} with {self.n_particles} particles"
+        bound = "at most about" if self.is_race else "about"
+        spent = f"{bound} {whole.tokens:,} tokens and {self.cost()} with {self.n_particles} particles"
         return "\n".join([*lines, f"{spent}, by one plain run: tasks and particles differ in length"])
 
 
@@ -54,4 +57,5 @@ def _times(n: int, usage: Usage) -> Usage:
         output_tokens=n * usage.output_tokens,
         cached_tokens=n * usage.cached_tokens,
         missing=n * usage.missing,
+        estimated=n * usage.estimated,
     )

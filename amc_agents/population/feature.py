@@ -191,6 +191,16 @@ class Feature:
     async def on_agent_start(self, particle: Particle, start: AgentStart) -> None:
         """The particle's agent is about to start or to go on; `start` may be changed."""
 
+    async def goes_on(self, particle: Particle) -> bool:
+        """Return whether the particle makes another step; False drops it (`ParticleRunner.drop`).
+
+        Asked before each step, in the particle's task. An error ends the run.
+        """
+        return True
+
+    async def on_arrival(self, particle: Particle) -> None:
+        """The particle's agent has ended, or waits before a commit call; called in its task, before `on_step`."""
+
     async def before_step(self, particle: Particle) -> None:
         """The particle is about to make a step."""
 

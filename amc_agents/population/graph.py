@@ -145,13 +145,16 @@ class AmcGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """Estimate the usage of a call from a plain run: one particle, in a world of its own, weighed by the critic.
 
         The run is real: its model and critic are called, and its tools run once. N times its usage is the estimate; the
-        paths of particles differ in length, and a run that retires finished particles refills their slots.
+        paths of particles differ in length, and a run that retires finished particles refills their slots. Of a race,
+        it is an upper bound.
         """
         from amc_agents.population.estimate import Estimate
 
-        settings = replace(self.wrapped.settings, n_particles=1, quorum=None, stop_at=None)
+        race = self.wrapped.settings.race
+        plain = None if race is None else replace(race, finish=1, stop=None)
+        settings = replace(self.wrapped.settings, n_particles=1, quorum=None, stop_at=None, race=plain)
         with self.variant(replace(self.wrapped, settings=settings)).run(input, config, **kwargs) as run:
-            return Estimate(self.wrapped.settings.largest_size, run.usage_by_model)
+            return Estimate(self.wrapped.settings.largest_size, run.usage_by_model, is_race=race is not None)
 
     def variant(self, wrapped: WrappedAgent, *, ends_at_door: bool = False) -> AmcGraph:
         """Return a graph of the same form, without a checkpointer, that runs another agent or has other settings.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ class Past:
     """The part of `return_` that came from the world."""
     error: Exception | None = None
     """The failure of a model, tool or world that ended it."""
+    dropped: bool = False
+    """Whether the run goes on without it, although it has neither finished nor failed."""
     hand_off: Command[Any] | None = None
     """The command for the surrounding graph, if the agent ended by a hand-off to another agent."""
     held: bool = False
@@ -72,6 +75,8 @@ class Particle:
     thread_id: str = field(default_factory=lambda: uuid4().hex)
     stream: AsyncGenerator[Any, None] | None = None
     """The stream of the paused agent; None if the agent has not started or has ended."""
+    task: asyncio.Task[None] | None = None
+    """The task in which it runs, or last ran."""
     queued: bool = False
     """Whether its next step waits for the steps of other particles (`max_concurrency`)."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -130,7 +135,12 @@ class Particle:
     @property
     def running(self) -> bool:
         """Whether it can make another step, now or after waiting."""
-        return not self.past.finished and self.past.error is None
+        return not self.past.finished and not self.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed or was dropped: its weight is 0, and it cannot be the answer."""
+        return self.past.error is not None or self.past.dropped
 
     @property
     def can_step(self) -> bool:

@@ -99,7 +99,29 @@ class ParticleRunner:
             stop: when set, the task ends before the next step.
             config: shared by all particles, with an `AsyncCallbackManager`; used by a particle that starts here.
         """
-        return self._in_its_context(particle, self._advance_until(particle, until, stop, config))
+        particle.task = self._in_its_context(particle, self._advance_until(particle, until, stop, config))
+        return particle.task
+
+    def drop(self, particle: Particle) -> None:
+        """Let the run go on without a particle; a step in progress is cancelled, with its requests."""
+        particle.record(dropped=True)
+        if particle.task is not None and particle.task is not asyncio.current_task():
+            particle.task.cancel()
+
+    async def begin_anew(self, particle: Particle, fresh: Particle) -> None:
+        """Make a running particle a new one, which starts from the agent's input in the same slot and task.
+
+        Called in the particle's own task, between two steps.
+
+        Args:
+            particle: its agent is stopped, its world closed and its thread deleted.
+            fresh: has a past, a world, a thread and a random stream, which the particle takes over.
+        """
+        await self._discard_here(particle, "restarted")
+        particle.past, particle.rng, particle.world = fresh.past, fresh.rng, fresh.world
+        particle.door, particle.thread_id = fresh.door, fresh.thread_id
+        particle.ancestor, particle.states = None, {}
+        self._enter(particle)
 
     async def resume(
         self,
@@ -155,10 +177,12 @@ class ParticleRunner:
 
     async def stop(self, particle: Particle, outcome: str = "unfinished") -> None:
         """Stop a paused particle's agent."""
-        if particle.stream is None:
-            return
+        if particle.stream is not None:
+            await self._in_its_context(particle, self._stop_here(particle, outcome))
+
+    async def _stop_here(self, particle: Particle, outcome: str) -> None:
         try:
-            await self._in_its_context(particle, self.streams.end(particle, outcome))
+            await self.streams.end(particle, outcome)
         except Exception as error:
             log(
                 _log,
@@ -182,6 +206,10 @@ class ParticleRunner:
     async def discard(self, particle: Particle) -> None:
         """Stop a particle's agent, close its world and delete its thread."""
         await self.stop(particle, "discarded")
+        await self._discard_here(particle, "discarded")
+
+    async def _discard_here(self, particle: Particle, outcome: str) -> None:
+        await self._stop_here(particle, outcome)
         self.streams.saver.delete_thread(particle.thread_id)
         if particle.world is not None:
             await particle.world.close()
@@ -206,11 +234,16 @@ class ParticleRunner:
                 # After the end of its world, no reward is left to weigh, so the agent runs to its own end.
                 if until is not None and particle.steps >= until and not particle.ended:
                     return
-                await self._limited_step(particle, config)
-        except (AgentContractError, BudgetExhausted, UnboundedRequest):
-            raise
-        except Exception as error:
-            await self._fail(particle, error)
+                for goes_on in self.features.goes_on:
+                    if not await goes_on(particle):
+                        return self.drop(particle)
+                await self._tried_step(particle, config)
+            if self.features.on_arrival and (particle.succeeded or particle.pending):
+                for on_arrival in self.features.on_arrival:
+                    await on_arrival(particle)
+        except asyncio.CancelledError:
+            if not particle.past.dropped:
+                raise
 
     async def _resume(
         self,
@@ -220,6 +253,9 @@ class ParticleRunner:
         edit: Mapping[str, Any] | None,
     ) -> None:
         particle.stream = await self.streams.start(particle, config, answers, edit)
+        await self._tried_step(particle, config)
+
+    async def _tried_step(self, particle: Particle, config: RunnableConfig) -> None:
         try:
             await self._limited_step(particle, config)
         except (AgentContractError, BudgetExhausted, UnboundedRequest):
@@ -252,10 +288,13 @@ class ParticleRunner:
 
     def _in_its_context(self, particle: Particle, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a task isolated from the outer run, with the particle's own world and random stream."""
-        context = particle.context
-        context.run(var_child_runnable_config.set, None)
-        context.run(
-            change_context,
+        particle.context.run(self._enter, particle)
+        return asyncio.create_task(work, context=particle.context)
+
+    def _enter(self, particle: Particle) -> None:
+        """Set the context of a particle, in which this is called."""
+        var_child_runnable_config.set(None)
+        change_context(
             world=None if particle.world is None else particle.world.shown,
             rng=particle.rng,
             door=particle.door,
@@ -266,8 +305,7 @@ class ParticleRunner:
         if self.features.before_call:
             particle.door.judge = partial(self._judged, particle)
         for on_enter in self.features.on_enter:
-            context.run(on_enter, particle)
-        return asyncio.create_task(work, context=context)
+            on_enter(particle)
 
     def _judged(self, particle: Particle, name: str, args: Mapping[str, Any]) -> str | None:
         verdicts = (before_call(particle, name, args) for before_call in self.features.before_call)

@@ -11,6 +11,7 @@ from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.particle import State, TrajectoryFunction
+from amc_agents.population.race_settings import Race
 from amc_agents.population.rewards import RewardFunction
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
@@ -64,6 +65,8 @@ class Settings(AmcSettings):
     """Limits for all requests of the runs that share it; None: no limit."""
     proposals: Sequence[Proposal] = ()
     """Settings of the agent that differ between particles; empty: they do not differ."""
+    race: Race | None = None
+    """The first particles that finish decide; None: no race."""
     critic: str = "uniform"
     """Name of the critic: its string, the class of an object, or the name of a function."""
     critic_from: str = "default"
@@ -115,6 +118,8 @@ class Settings(AmcSettings):
                     f"features must be classes or functions that make a Feature for each run, got {quoted(make)}: give "
                     "the class, or a functools.partial of it"
                 )
+        if self.race is not None:
+            self.race.check(self)
         if self.rewards_observed:
             return
         if self.select == "return":
@@ -142,7 +147,11 @@ class Settings(AmcSettings):
     def _picks_without_values(self) -> bool:
         """Whether the answer does not depend on weights: it wins a race, or is selected by its text."""
         by_text = self.select in ("shortest", "longest", "vote") and self.resample == Never()
-        return by_text or any(getattr(make, "picks", False) for make in self.features)
+        return not self._race_asks_critic if self.race is not None else by_text
+
+    @property
+    def _race_asks_critic(self) -> bool:
+        return self.race is not None and self.race.asks_critic
 
     @property
     def rewards_observed(self) -> bool:
@@ -154,7 +163,7 @@ class Settings(AmcSettings):
         """Whether the critic can be called: particles are weighed before their end, or the run sees no rewards."""
         first = self.resample.next_point(0)
         before_end = first is not None and first < self.horizon
-        return before_end or not self.rewards_observed or self.stop_at is not None
+        return before_end or not self.rewards_observed or self.stop_at is not None or self._race_asks_critic
 
     @property
     def adaptive(self) -> Adaptive | None:
@@ -189,6 +198,7 @@ class Settings(AmcSettings):
             "budget": None if self.budget is None else dict(self.budget.limits),
             "on_critic_error": self.on_critic_error,
             **({"proposals": list(self.proposals)} if self.proposals else {}),
+            **({} if self.race is None else {"race": self.race.as_plain()}),
             "rewards": self.rewards,
             "rewards_observed": self.rewards_observed,
             "critic": self.critic,

@@ -41,7 +41,7 @@ class Valuation:
     asked: BoolArray
     """`[N]` True where the critic was asked."""
     failed: BoolArray
-    """`[N]` True for failed particles."""
+    """`[N]` True for failed and dropped particles."""
     error: CriticError | None
     """The critic's failure, if `on_critic_error` ignores it, or answers of a judge that could not be read."""
 
@@ -94,7 +94,7 @@ async def weigh_slots(system: ParticleSystem, slots: Iterable[int]) -> None:
     slots, size, settings = [*slots], len(system.particles), system.settings
     if not slots:
         return
-    valuation = await _evaluate(system, [system.particles[slot] for slot in slots])
+    valuation = await evaluate(system, [system.particles[slot] for slot in slots])
     if valuation.error is not None:
         unread = isinstance(valuation.error, UnreadableAnswer)
         failed = "the critic failed and the weights were kept"
@@ -110,7 +110,7 @@ async def weigh_slots(system: ParticleSystem, slots: Iterable[int]) -> None:
     system.weights = smc.weigh(system.weights, potentials, ~np.isnan(potentials))
 
 
-async def _evaluate(system: ParticleSystem, particles: Sequence[Particle]) -> Valuation:
+async def evaluate(system: ParticleSystem, particles: Sequence[Particle]) -> Valuation:
     """Ask the critic for the values of particles.
 
     With rewards, the critic predicts the future return f, which is 0 for ended particles. Without rewards, it predicts
@@ -120,8 +120,8 @@ async def _evaluate(system: ParticleSystem, particles: Sequence[Particle]) -> Va
         CriticError: the critic failed, and `on_critic_error` is "raise".
     """
     observed = system.settings.rewards_observed
-    failed = np.array([particle.error is not None for particle in particles])
-    asked = np.array([particle.error is None and (not observed or not particle.ended) for particle in particles])
+    failed = np.array([particle.lost for particle in particles])
+    asked = np.array([not particle.lost and (not observed or not particle.ended) for particle in particles])
     open_slots = np.flatnonzero(asked).tolist()
     returns = np.array([particle.return_ if observed else 0.0 for particle in particles])
     future = np.zeros(len(particles))

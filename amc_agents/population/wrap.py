@@ -35,7 +35,7 @@ from amc_agents.settings import DEFAULTS, AmcSettings, Beta, Select
 from amc_agents.smc import Adaptive, Never, Schedule
 
 if TYPE_CHECKING:
-    from amc_agents.population.features.race import Race
+    from amc_agents.population.race_settings import Race
 
 
 def amc(
@@ -131,8 +131,6 @@ def amc(
         raise ConfigurationError(
             f"settings= takes an AmcSettings, such as AmcSettings(run_timeout=60), got {quoted(settings)}"
         )
-    if race is not None:
-        settings = replace(settings, features=(*settings.features, race))
     arguments = {
         "n_particles": n_particles,
         "resample": Never() if race is not None and resample is None else resample,
@@ -154,6 +152,7 @@ def amc(
         arguments,
         settings,
         budget=budget,
+        race=race,
         rewards=reward_source(settings.rewards, has_world=environment is not None, has_function=reward is not None),
     )
     chosen = replace(chosen, proposals=checked_proposals(settings.proposals, chosen.start_size))

@@ -71,7 +71,7 @@ class BudgetKeeper(ContextHandler):
         async def reserve(serialized: Any, prompts: Sequence[Any], *, run_id: UUID, **details: Any) -> None:
             if _loop() is loop:
                 if (bound := _bound_of(prompts, details)) is not None:
-                    with _reserving(run_id):
+                    with _reserving(run_id, bound):
                         self._claims[run_id] = await claimed(bound)
                 return
             # A sync call in a coroutine: LangChain runs this function in another thread while the loop is blocked, so
@@ -87,7 +87,7 @@ class BudgetKeeper(ContextHandler):
         self, serialized: Any, prompts: Sequence[Any], *, run_id: UUID, may_wait: bool = True, **details: Any
     ) -> None:
         if (bound := _bound_of(prompts, details)) is not None:
-            with _reserving(run_id):
+            with _reserving(run_id, bound):
                 self._claims[run_id] = claimed_in_thread(bound, may_wait=may_wait)
 
     def _settle(self, run_id: UUID, usage: Usage | None) -> None:
@@ -192,10 +192,19 @@ def _bound_of_critic(critic: CriticChatModel) -> Bound:
     return Bound(request_name(model, settings), 0, limit)
 
 
-def _reserving(run_id: UUID) -> AbstractContextManager[None]:
+def _reserving(run_id: UUID, bound: Bound) -> AbstractContextManager[None]:
     """A block that reserves a request: until it is reserved, the meter does not regard it as made."""
     meter = policy_meter()
-    return nullcontext() if meter is None else meter.holding_back(run_id)
+    if meter is None:
+        return nullcontext()
+    return meter.holding_back(run_id, _usage_of_bound(bound))
+
+
+def _usage_of_bound(bound: Bound) -> Usage:
+    """Return an upper bound as usage; an answer without a limit is not bounded, so its tokens are missing."""
+    if bound.output_tokens is None:
+        return Usage(bound.calls, missing=bound.calls)
+    return Usage(bound.calls, bound.input_tokens, bound.output_tokens, estimated=bound.calls)
 
 
 def _bound_of(prompts: Sequence[Any], details: Mapping[str, Any]) -> Bound | None:

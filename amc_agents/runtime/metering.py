@@ -41,6 +41,8 @@ class _Request(NamedTuple):
     model: str = ""
     n: int = 1
     """Number of requested candidates."""
+    reserved: Usage | None = None
+    """What a budget has reserved for it."""
 
 
 _UNKNOWN = _Request()
@@ -146,18 +148,22 @@ class PolicyMeter(ContextHandler):
             observer.on_llm_error(error, run_id=run_id)
 
     @contextmanager
-    def holding_back(self, run_id: UUID) -> Iterator[None]:
-        """Regard a request as made only when the block has ended without an error."""
+    def holding_back(self, run_id: UUID, reserved: Usage) -> Iterator[None]:
+        """Regard a request as made only when the block, which reserves it, has ended without an error."""
         held = {run_id: self._requests.pop(run_id)} if run_id in self._requests else {}
         yield
-        self._requests.update(held)
+        for request in held.values():
+            self._requests[run_id] = None if request is None else request._replace(reserved=reserved)
 
     def count_abandoned(self) -> None:
-        """Count requests without an end: LangChain reports none for a request that was cancelled."""
+        """Count requests without an end: LangChain reports none for a request that was cancelled.
+
+        What it cost is not known. A budget charges what it had reserved, and so much is counted here.
+        """
         for run_id, request in list(self._requests.items()):
             if request is not None:
                 self._requests[run_id] = None  # A thread may still answer it.
-                self._add(Usage(calls=1, missing=1), _named({}, request))
+                self._add(request.reserved or Usage(calls=1, missing=1), _named({}, request))
 
     def on_tool_start(self, serialized: dict[str, Any], input_str: str, *, run_id: UUID, **details: Any) -> None:
         """Tell the observer."""

@@ -4,6 +4,7 @@
 |---|---|
 | `limits` | `budget`, `run_timeout` and `stop_at` |
 | `adaptive_size` | `n_particles=Adaptive(...)` |
+| `race` | `race=Race(...)`: the first particles that finish decide |
 | `committing` | commit tools and questions to a human: one particle acts in reality |
 | `durable` | points from which a population goes on after a crash |
 | `conversation_world` | the world with which the next turn of a conversation begins |
@@ -97,6 +98,10 @@ def _features(start: RunStart) -> Iterator[Feature]:
         from amc_agents.population.features.adaptive_size import AdaptiveSize
 
         yield AdaptiveSize(start.recruit)
+    if settings.race is not None:
+        from amc_agents.population.features.race import Racing
+
+        yield Racing(settings.race, start.recruit)
     if settings.stop_at is not None:
         from amc_agents.population.features.limits import StopAt
 

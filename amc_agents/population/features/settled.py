@@ -86,7 +86,7 @@ class SettledStream(Feature):
         if system is None or any(may_recruit(system) for may_recruit in system.features.may_recruit):
             return []
         everyone = zip(system.everyone, np.isfinite(system.log_weights), strict=True)
-        candidates = [particle for particle, weighted in everyone if weighted and particle.error is None]
+        candidates = [particle for particle, weighted in everyone if weighted and not particle.lost]
         archived = system.archive is not None and all(system.archive is not particle for particle in candidates)
         return [*candidates, system.archive] if system.archive is not None and archived else candidates
 

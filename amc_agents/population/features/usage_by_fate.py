@@ -131,4 +131,5 @@ def _difference(total: Usage, part: Usage) -> Usage:
         total.output_tokens - part.output_tokens,
         total.cached_tokens - part.cached_tokens,
         total.missing - part.missing,
+        total.estimated - part.estimated,
     )

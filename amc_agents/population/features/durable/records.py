@@ -154,8 +154,10 @@ def _dump(value: Any) -> tuple[Any, ...]:
 
 
 _OWN = ("index", "ancestor", "thread_id")
-_PAST = ("steps", "saved", "supersteps", "finished", "at_horizon", "return_", "world_return", "hand_off", "held")
-"""Fields that are stored as they are."""
+_PAST = (
+    "steps", "saved", "supersteps", "finished", "at_horizon", "return_", "world_return", "hand_off", "held", "dropped",
+)  # fmt: skip
+"""Fields that are stored as they are; a record of an earlier version may lack the last ones."""
 
 
 def dump_particle(particle: Particle, saver: ForkSaver, world: Any, reader: int | None) -> dict[str, Any]:
@@ -207,7 +209,7 @@ def load_particle(
         reader=None if dumped["reader"] is None else readers[dumped["reader"]],
         error=None if error is None else ParticleFailure.like(*error),
         questions=tuple(Interrupt(value, id=name) for name, value in dumped["questions"]),
-        **{name: dumped[name] for name in _PAST},
+        **{name: dumped[name] for name in _PAST if name in dumped},
     )
     particle = Particle(
         past,
