@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.particle import State, TrajectoryFunction
-from amc_agents.population.race_settings import Race
 from amc_agents.population.rewards import RewardFunction
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
@@ -19,6 +18,9 @@ from amc_agents.runtime import contract
 from amc_agents.runtime.calls import CriticChoice
 from amc_agents.settings import FILE_FIELDS, AmcSettings, RewardSource, Select
 from amc_agents.smc import Adaptive, Never
+
+if TYPE_CHECKING:
+    from amc_agents.population.race_settings import Race
 
 Proposal = Mapping[str, Any]
 """Values in the `configurable` of a particle's agent, such as {"temperature": 0.9}."""
