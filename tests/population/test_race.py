@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import operator
+from collections.abc import Callable
 from itertools import count
 from typing import Annotated, TypedDict
 
@@ -45,7 +46,8 @@ class Runner:
     def __init__(self, lengths, *, answers=None, sleep=0.0):
         self.lengths, self.answers = lengths, answers or list(map(str, range(len(lengths))))
         self.sleep = sleep if isinstance(sleep, list) else [sleep] * len(lengths)
-        self.numbers, self.steps, self.watch = count(), 0, lambda: None
+        self.numbers, self.steps = count(), 0
+        self.watch: Callable[[], object] = lambda: None
 
     def graph(self):
         @effect("read")
