@@ -138,7 +138,8 @@ def files() -> list[tuple[str, str]]:
 
 def test_no_module_imports_the_door():
     """It imports everything, on first use; a module names the module that it needs."""
-    assert [wrong for path, source in files() for wrong in door_imports(path, source)] == []
+    may = [(path, source) for path, source in files() if "from amc_agents import" in source]
+    assert [wrong for path, source in may for wrong in door_imports(path, source)] == []
 
 
 @pytest.mark.thorough

@@ -84,6 +84,7 @@ def test_a_run_and_one_with_another_critic(server):
         assert (computed > 0) == (critic == "embedded:crafting")
 
 
+@pytest.mark.thorough  # starts the server; quick: test_every_graph_is_served
 def test_a_whole_instruction_may_be_pasted(server):
     task = generate_task(2, "pasted", optimal_steps=(2, 4))
     messages = say(server, f"\n{task.instruction}\n")

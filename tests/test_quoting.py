@@ -101,7 +101,8 @@ def test_values_in_messages_are_quoted_in_bounded_length():
     wrong = {
         (str(path.relative_to(package)), value)
         for path in package.rglob("*.py")
-        for value in unbounded_quotes(path.read_text())
+        if "!r" in (code := path.read_text())
+        for value in unbounded_quotes(code)
         if not value.startswith(HARMLESS.get(str(path.relative_to(package)), "\0"))
     }
     assert not wrong, "use amc_agents.quoting.quoted"

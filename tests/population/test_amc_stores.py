@@ -99,6 +99,7 @@ def test_the_winners_writes_reach_a_database(play, tmp_path):
     assert kept == set(remembered(run.best_output)[0])
 
 
+@pytest.mark.thorough  # quick: test_the_winners_writes_reach_a_database
 async def test_the_winners_writes_reach_an_async_database_and_the_outer_graphs_store(tmp_path):
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "async.db")) as store:
         outer = StateGraph(MessagesState)

@@ -254,6 +254,7 @@ def test_after_the_loop_has_ended_the_run_can_still_be_closed():
     assert SumWorld.open == 0
 
 
+@pytest.mark.thorough  # quick: test_the_winners_world_is_the_callers_until_...
 def test_a_world_whose_attributes_cannot_be_set_is_open_as_long_as_its_run():
     class Slots:
         __slots__ = ("taken",)

@@ -192,6 +192,7 @@ def test_a_resumed_run_goes_on_with_it(step):
     assert all(math.isnan(point.log_evidence) for point in graph.points(thread))
 
 
+@pytest.mark.thorough  # quick: test_an_eq_5_model_brings_its_own
 def test_a_replay_with_an_eq_5_model_of_another_beta_is_refused():
     class Soft(ReturnSoFar):
         beta = 0.3

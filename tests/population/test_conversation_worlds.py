@@ -168,6 +168,7 @@ async def test_the_same_async(build):
         assert len((run.best_world.path / "notes.txt").read_text().split()) == 5
 
 
+@pytest.mark.thorough  # a process; quick: test_invoke_goes_on_and_the_private_channel_is_not_shown
 def test_another_process_goes_on(build, tmp_path):
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         first = turn(build(saver))
@@ -175,6 +176,7 @@ def test_another_process_goes_on(build, tmp_path):
         assert turn(build(saver))[:3] == first
 
 
+@pytest.mark.thorough  # quick: test_a_turn_starts_from_the_winners_world_...
 def test_what_was_applied_between_the_turns_is_no_change_of_the_next(build, original):
     graph = build(InMemorySaver())
     with graph.run(start(), THREAD) as run:
@@ -213,6 +215,7 @@ def test_a_lost_snapshot_is_an_error_that_says_how_to_go_on(build, workspaces):
     assert list(workspaces.glob("amc-worlds-*")) == []
 
 
+@pytest.mark.thorough  # quick: test_a_turn_starts_from_the_winners_world_of_the_turn_before
 def test_a_turn_can_be_repeated_from_the_checkpoint_before_it(build):
     graph = build(InMemorySaver())
     first = turn(graph)

@@ -206,6 +206,7 @@ def test_calls_in_every_order(chat, name):
     gc.collect()  # Here, and not in a later test.
 
 
+@pytest.mark.thorough  # quick: test_calls_in_every_order[tool]
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_decisions_in_every_order(chat):
     deciding = actor_critic_model(chat, "uniform", k=3)

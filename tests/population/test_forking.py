@@ -93,6 +93,7 @@ def test_a_fork_saves_and_copies_one_checkpoint_at_any_step(saver, step):
     assert saver.last.puts == len(parents) + discarded + 6
 
 
+@pytest.mark.thorough  # quick: test_a_fork_saves_and_copies_one_checkpoint_at_any_step
 def test_retained_messages_grow_linearly_with_the_steps(saver):
     played(number_agent(), 12, EveryStep())
     assert set(saver.last.copied) == {1}

@@ -101,6 +101,7 @@ def test_candidates_of_lac(sync):
         deciding.invoke("hello", limited(2))
 
 
+@pytest.mark.thorough  # quick: the limits of particles in this file
 def test_candidates_in_a_graph_and_in_particles():
     model = watched(lambda messages: "Action: 1")
     graph = StateGraph(MessagesState)

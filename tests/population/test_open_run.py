@@ -113,6 +113,7 @@ def test_a_sync_stream_collected_on_the_background_loop_closes_every_world():
     assert_all_closed_once(world)
 
 
+@pytest.mark.thorough  # quick: test_an_abandoned_stream_closes_every_world
 async def test_leaving_astream_events_closes_every_world():
     world = counted()
     async for event in graph_of(world).astream_events(start(), version="v2"):

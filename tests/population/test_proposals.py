@@ -59,6 +59,7 @@ def test_offspring_keep_their_ancestors_proposal():
     assert run.best.return_ == 28.0
 
 
+@pytest.mark.thorough  # quick: the frozen record "proposals"
 def test_a_restored_run_keeps_the_proposals():
     class Breaking(ReturnSoFar):
         broken = False

@@ -226,6 +226,7 @@ async def test_a_critics_server_holds_all_its_requests_back():
     assert len(sent) == 5
 
 
+@pytest.mark.thorough  # a server; quick: test_candidates_wait_for_each_other
 def test_a_budget_and_a_rate_limit_together():
     server = Server(most=4)
     budget = Budget(calls=40)

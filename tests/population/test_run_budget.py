@@ -295,6 +295,7 @@ def slow_later(delay):
     return text_agent(Slow(respond=digits))
 
 
+@pytest.mark.thorough  # waits; quick: the limits of time in test_time_limits.py
 def test_a_shorter_run_timeout_is_not_taken_for_the_budget():
     graph = wrapped(Budget(seconds=60), slow_later(0.2), environment=lambda state: (SumWorld(2), TASK), run_timeout=0.4)
     assert asyncio.run(graph.arun(start())).stopped_by == "run_timeout"
@@ -380,6 +381,7 @@ def test_runs_side_by_side_share_a_budget():
     assert used == budget.spent["calls"] <= 40
 
 
+@pytest.mark.thorough  # quick: test_a_budget_is_not_reset
 def test_a_restored_run_has_not_more_budget(tmp_path):
     """A run that broke off after a durable point goes on, in the same process or in another."""
     broken = []

@@ -274,6 +274,7 @@ def test_a_rewritten_history_repeats_no_message():
     assert set(seen.answer) < set(seen.ids), "what was shown stays shown"
 
 
+@pytest.mark.thorough  # quick: test_the_stream_changes_nothing_else
 def test_a_resumed_run_streams_its_whole_answer():
     graph = wrapped(seed=5, checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "t"}}

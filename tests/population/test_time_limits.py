@@ -178,6 +178,7 @@ def test_a_hanging_critic_is_a_critic_error(asynchronous):
         assert any("step_timeout" in note for note in run.notes)
 
 
+@pytest.mark.thorough  # quick: the frozen record "deadline"
 def test_limits_that_are_not_reached_change_nothing():
     settings = {"environment": sum_world, "n_particles": 6, "resample": EveryStep(), "beta": 1.0, "seed": 3}
     free = amc(number_agent(), ReturnSoFar(), **arguments(**settings)).run(start())

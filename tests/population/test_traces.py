@@ -137,6 +137,7 @@ def test_a_particle_at_its_agents_end_is_discarded_without_an_error(play):
     assert all(run.error is None for run in tree.runs)
 
 
+@pytest.mark.thorough  # quick: test_a_particles_run_names_its_ancestor
 def test_tracing_changes_no_result_and_makes_no_requests(play):
     with_tracer, tree = traced(play)
     graph = amc(number_agent(), ReturnSoFar(3.0), environment=lambda state: sum_world(state, 5), n_particles=5,

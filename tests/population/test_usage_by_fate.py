@@ -36,6 +36,7 @@ def test_without_resampling_the_winner_made_its_own_calls():
     assert calls(run_of(resample=Never())) == {"winner": 4, "survivors": 20}
 
 
+@pytest.mark.thorough  # quick: test_slots_of_finished_particles_are_refilled
 def test_the_past_that_a_winner_shares_is_the_winners():
     """All particles descend from slot 0, whose two steps are everybody's past."""
     run = run_of(Prefers(slot=0))

@@ -97,6 +97,7 @@ def test_a_calibrated_critic_says_how_many_particles_suffice():
     assert sizes(lottery(LateLottery, critic=Probability(0.01)))[:3] == [4, 16, 16]
 
 
+@pytest.mark.thorough  # quick: test_an_undecided_population_doubles_...
 def test_a_run_that_ends_undecided_starts_another_round_up_to_the_maximum():
     run = lottery(LateLottery, critic=Probability(0.9))
     # Rounds of 4, 4 and 8 particles, each weighed after steps 1 and 2 and at its end.
@@ -281,6 +282,7 @@ def test_the_default_is_a_fixed_number():
     assert run.config["n_particles"] == 15
 
 
+@pytest.mark.thorough  # quick: test_an_early_stop_picks_a_finished_particle
 def test_an_early_stop_ends_a_run_with_durable_points():
     graph = amc(
         number_agent(),

@@ -60,6 +60,7 @@ def check_paid_once(ledger: Ledger, starts: int) -> None:
     assert ledger.rows("held"), "no two calls met"
 
 
+@pytest.mark.thorough  # three processes; quick: test_of_many_tasks_one_resumes_the_thread
 def test_three_processes_pay_once(tmp_path):
     check_paid_once(call_together(str(tmp_path / "checkpoints.db"), tmp_path, 3), 3)
 
@@ -122,6 +123,7 @@ def test_a_caller_whose_lease_ended_stops_before_it_pays(ledger, tmp_path, monke
     assert len(ledger.rows("refund")) == 1
 
 
+@pytest.mark.thorough  # a process; quick: test_clocks_decide_only_when_another_host_takes_over
 def test_a_dead_holder_is_taken_over_at_once(ledger, tmp_path):
     """The process dies within its payment, after it was made."""
     database = str(tmp_path / "checkpoints.db")

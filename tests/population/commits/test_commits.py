@@ -60,6 +60,7 @@ async def test_a_commit_runs_once_and_every_particle_lives_through_it(ledger, sy
     assert f"refund(amount={row['amount']}): ran" in repr(run)
 
 
+@pytest.mark.thorough  # quick: the frozen record "commits without resampling"
 async def test_a_commit_is_no_resampling(ledger):
     run = await shop(ledger, resample=Never()).arun(start())
     [point] = [point for point in run.history if point.ancestors is not None]
@@ -197,6 +198,7 @@ async def test_a_slow_call_beside_a_commit_ends_before_the_particle_waits(ledger
     assert [message.content for message in results(run.best_output["messages"])] == ["paid 1", "slow"]
 
 
+@pytest.mark.thorough  # quick: test_sync_invoke_and_streams_commit_once_each
 async def test_a_tool_of_a_middleware_commits_once(ledger):
     class Refunding(AgentMiddleware):
         tools = (shop_tools(ledger)["refund"],)
@@ -284,6 +286,7 @@ async def test_a_node_can_be_a_commit(ledger):
     assert [(commit.name, commit.status) for commit in run.commits] == [("tools", "ran")]
 
 
+@pytest.mark.thorough  # quick: test_calls_beside_a_commit_are_not_repeated_...
 async def test_several_commits_one_after_the_other(ledger):
     def thrice(messages):
         paid = len(results(messages, "refund"))
@@ -465,6 +468,7 @@ async def test_a_budget_that_ends_after_a_commit_in_doubt_answers_with_no_partic
     assert "refund(amount=1): " in "".join(caught.value.__notes__)
 
 
+@pytest.mark.thorough  # quick: test_a_budget_that_ends_after_a_commit_in_doubt_...
 async def test_an_undecided_adaptive_run_starts_no_new_particles_after_a_commit(ledger):
     """They would not have lived through it, and would commit again."""
     critic = lambda seen: [0.5 + 0.001 * len(each.steps[-1].action) for each in seen]  # noqa: E731

@@ -141,6 +141,7 @@ class LateThreads(ThreadPoolExecutor):
         return super().submit(late)
 
 
+@pytest.mark.thorough  # threads; quick: test_a_deferred_call_beside_a_commit_waits_for_it
 @pytest.mark.parametrize("loop", [plain_loop, None])
 async def test_a_commit_whose_thread_starts_late_is_made_beside_a_deferred_call(ledger, loop):
     asyncio.get_running_loop().set_default_executor(LateThreads())

@@ -138,6 +138,7 @@ async def test_a_commit_that_its_agent_cuts_off_may_have_run_stops_the_search_an
     assert ledger.rows("pay") == [{"n": 1}]
 
 
+@pytest.mark.thorough  # threads; quick: test_code_that_catches_all_does_not_lose_a_commit
 async def test_a_commit_in_a_thread_that_its_agent_no_longer_waits_for_runs_once(ledger):
     agent = create_agent(
         ScriptedChatModel(respond=PAY), [paying(ledger, fails=0, before_s=0.3)], middleware=[CutsOff(3)]

@@ -248,6 +248,7 @@ async def test_a_hand_off_leaves_no_points():
     assert {thread for thread, kept in saver.storage.items() if kept} == {"t"}
 
 
+@pytest.mark.thorough  # quick: test_a_turn_starts_from_the_winners_world_of_the_turn_before
 def test_the_second_turn_of_a_conversation_goes_on_as_itself():
     conversations = []
     for call in (None, 2):

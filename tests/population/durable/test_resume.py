@@ -68,6 +68,7 @@ def test_a_run_that_broke_off_at_a_models_call_ends_as_if_it_had_not(call):
     assert broken.critic_calls == 2, f"{before} calls were recorded and not repeated"
 
 
+@pytest.mark.thorough  # a process; quick: test_async_savers_are_used_by_their_async_methods
 def test_another_process_goes_on_from_the_same_database(tmp_path):
     path = str(tmp_path / "threads.db")
     plain = Scenario().graph.run(start())
@@ -140,6 +141,7 @@ def test_under_never_a_run_goes_on_from_a_point_every_k_steps(call):
     assert broken.model_calls - before <= N * LENGTH - 2 * N * ((call - 1) // (2 * N))
 
 
+@pytest.mark.thorough  # quick: the other resumed runs of this file
 async def test_pauses_do_not_hide_a_failure_of_particles():
     """Notes and quorum are those of the weighing points."""
     runs = []

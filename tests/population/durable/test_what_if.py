@@ -81,6 +81,7 @@ def test_a_replay_has_points_of_its_own(scenario):
     assert facts(scenario.graph.run(None, points[4].config)) == scenario.first
 
 
+@pytest.mark.thorough  # quick: test_another_seed_changes_only_what_comes_after
 def test_a_replay_that_breaks_off_goes_on_as_itself(scenario):
     point = scenario.graph.points(CONFIG)[3]
     seeded = with_keys(point, amc_seed=8)
@@ -101,6 +102,7 @@ def test_a_seed_of_a_call_is_the_runs_seed():
         Scenario().graph.run(start(), {"configurable": {"amc_seed": "8"}})
 
 
+@pytest.mark.thorough  # quick: test_a_replay_has_points_of_its_own
 def test_a_deleted_point_restarts_the_run(scenario, caplog):
     old = scenario.graph.points(CONFIG)[3]
     scenario.graph.run(start(), CONFIG)

@@ -45,6 +45,7 @@ class Dice(SumWorld):
         return copy
 
 
+@pytest.mark.thorough  # quick: test_wrapped_worlds_are_replayed
 def test_a_stochastic_world_is_replayed_with_its_forks():
     settings = {"environment": lambda state: (Dice(), TASK), "resample": EveryStep(), "horizon": LENGTH}
     with Scenario(**settings).graph.run(start()) as plain:
