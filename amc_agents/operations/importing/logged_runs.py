@@ -167,7 +167,7 @@ def runs_of_conversation(
         origin = replace(origin, started="", ended="", tokens=None, cost=None)
     name = task or task_name(messages[: starts[0]])
     # Each message is looked at once, however many runs begin with it.
-    lines = lines_of(messages)
+    lines = lines_of(messages[: starts[-1]])
     for number, start in enumerate(starts):
         produced: Iterable[BaseMessage] = islice(messages, start, None)
         if split:

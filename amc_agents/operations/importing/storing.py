@@ -50,7 +50,7 @@ def _kinds_in(text: str) -> Iterator[str]:
         yield "card number"
     if _IBAN_SHAPE in shape and _IBAN.search(text):
         yield "bank account (IBAN)"
-    if any(begin in text and key.search(text) for begin, key in _KEYS):
+    if any(key.search(text) for key in _KEYS):
         yield "API key"
 
 
@@ -69,16 +69,15 @@ _EMAIL = re.compile(r"@(?<=[\w.+-]@)[\w-]{1,63}\.[\w.-]{2,}")
 _TELEPHONE = re.compile(r"\+\d{1,3}[ ()/.-]{0,2}\d(?:[ ()/.-]?\d){6,12}\b")
 _CARD = re.compile(r"[0-9](?<![0-9]{2})(?:[ -]?[0-9]){12,18}(?![0-9])")
 _KEYS = [  # of providers whose keys have a form of their own
-    (begin, re.compile(begin + rf"(?<!\w{begin})" + rest))
-    for begins, rest in (
-        (("sk-",), r"[\w-]{20,200}"),
-        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"\w{30,255}"),
-        (("hf_",), r"\w{30,60}"),
-        (("AKIA",), r"[0-9A-Z]{16}"),
-        (("AIza",), r"[\w-]{35}"),
-        (("xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-"), r"[\w-]{10,200}"),
+    re.compile(rf"{begin}(?<!\w{begin}){rest}")
+    for begin, rest in (
+        ("sk-", r"[\w-]{20,200}"),
+        ("gh[oprsu]_", r"\w{30,255}"),
+        ("hf_", r"\w{30,60}"),
+        ("AKIA", r"[0-9A-Z]{16}"),
+        ("AIza", r"[\w-]{35}"),
+        ("xox[abprs]-", r"[\w-]{10,200}"),
     )
-    for begin in begins
 ]
 _SHAPE = bytes.maketrans(string.ascii_uppercase.encode() + string.digits.encode(), b"A" * 26 + b"0" * 10)
 _CARD_SHAPE, _IBAN_SHAPE = re.compile(rb"0(?:[ -]?0){12}"), b"AA00"
