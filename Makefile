@@ -52,8 +52,8 @@ test-fuzz: $(FULL)  ## every parser of outside input, with AMC_FUZZ_INPUTS input
 	AMC_FUZZ_INPUTS=$${AMC_FUZZ_INPUTS:-10000} $(BIN)/python -m pytest -q -n 2 tests/fuzz $(ARGS)
 
 test-ray: $(FULL)  ## the bench on a cluster of two local nodes
-	$(PIP) install --quiet -c constraints.txt -e '.[ray]'
-	$(BIN)/python -m pytest -q -m service tests/service/test_ray.py
+	$(PIP) install --quiet -c constraints.txt -e integrations/ray
+	cd integrations/ray && ../../$(BIN)/python -m pytest -q -m "service or not service"
 
 docs: $(FULL) $(DOCS)  ## the documentation site, in site/
 	.ci/docs

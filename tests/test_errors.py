@@ -13,7 +13,7 @@ from amc_agents.usage import Usage
 MADE = [
     errors.ConfigurationError("wrong"),
     errors.StorageError("/a/file", "the disk is full"),
-    errors.MissingExtra("ray", "ray"),
+    errors.MissingExtra("peft", "train"),
     errors.ReplayDivergence(2, "go", "a", "b"),
     errors.BudgetExhausted({"calls": 3}, {"calls": 3}, usage={"policy": Usage()}),
     errors.UnreadableAnswer(np.array([0.5]), "1 of 1 answers"),

@@ -12,7 +12,7 @@ import pytest
 UNPICKLING = {"pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 OWN_PROCESS = {f"amc_agents/envs/real/{name}.py" for name in ("process", "process_child")}
 """Requests to a process that runs the caller's code. Its answers are not unpickled: only `process_child` loads."""
-OWN_CLUSTER = {"amc_agents/bench/on_ray.py"}
+OWN_CLUSTER = {f"integrations/ray/amc_agents_ray/{name}.py" for name in ("cluster", "work")}
 """Work and results between the driver and the nodes of its own Ray cluster."""
 OFFLINE = """
 import importlib, pkgutil, socket, sys

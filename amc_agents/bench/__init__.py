@@ -6,7 +6,7 @@
 | `comparison`, `plan` | what is compared, as objects and as plain values |
 | `runner`, `growth`, `searches` | play one run: particles, tree searches, Reflexion |
 | `results_folder`, `records`, `run_files` | what is stored of each run |
-| `engine`, `executors`, `on_ray` | execute all runs, in processes or on a cluster, and resume them |
+| `engine`, `executors` | execute all runs, in processes or on a cluster, and resume them |
 | `statistics` | means over tasks, paired differences |
 | `report`, `report_tables`, `decision_report`, `plots` | results as JSON, Markdown and pictures |
 | `tuning`, `tuned` | settings chosen on training tasks |

@@ -1,10 +1,9 @@
-"""Where a job is executed: in processes of this command, in a folder that several commands share, or on Ray.
+"""Where a job is executed: in processes of this command, in a folder that several commands share, or by an integration.
 
 processes                            worker processes of this command alone (--workers)
 shared                               as processes, and every further command that names the folder helps
-ray                                  the Ray cluster that this machine belongs to
-ray:HOST:PORT?num_cpus=2&num_gpus=0.5&accelerator=1&working_dir=FOLDER
-ray:local                            Ray, started on this machine for the command
+ray:HOST:PORT?num_cpus=2             an executor of an installed package (entry points of the group
+                                     "amc_agents.executors"); this one is of integrations/ray
 
 Commands that share a folder agree by leases in `claims.sqlite`, which says who works on which item. It holds no
 results: those are in the folder's JSON lines, and the file may be deleted whenever no process is using the folder. The
@@ -21,14 +20,15 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from enum import Enum
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Protocol, cast
 
 from amc_agents.bench.engine import CountCallback, FolderQueue, Job, Work, in_processes, results_of, run_job, work_off
-from amc_agents.bench.on_ray import ray_settings, run_on_ray
 from amc_agents.bench.results_folder import (
     CLAIMS,
     ItemKey,
@@ -40,8 +40,12 @@ from amc_agents.bench.results_folder import (
     read_results,
 )
 from amc_agents.concurrency.background import run_in_background
-from amc_agents.errors import StorageError
+from amc_agents.errors import ConfigurationError, StorageError
 from amc_agents.logs import log, room_logger
+from amc_agents.quoting import quoted
+from amc_agents.training.collecting import Rollouts
+from amc_agents.training.dataset import LoggedTrajectory
+from amc_agents.training.scoring import Evaluated
 
 LEASE_S = 60.0
 """Seconds after which the items of a process without a heartbeat are free again."""
@@ -316,7 +320,58 @@ def _share_in_process(job: Job[ResultT], out: str, n_concurrent: int, lease: flo
     asyncio.run(_share(job.prepare(), out, job.command, n_concurrent, lease))
 
 
-PROCESSES, SHARED, RAY = "processes", "shared", "ray"
+PROCESSES, SHARED = "processes", "shared"
+GROUP = "amc_agents.executors"
+"""Entry-point group in which other packages offer executors; each entry names a module that is a `RemoteExecutor`."""
+
+
+class Cluster(Protocol):
+    """Where an executor collects and scores."""
+
+    def rollouts(self, make: Callable[[], Rollouts]) -> Rollouts:
+        """Return rollouts that play each task there; `make`, which is picklable, makes them in a process there."""
+
+    def values(self, critic: str, parts: Iterable[tuple[int, list[LoggedTrajectory]]]) -> Iterator[Evaluated]:
+        """Score parts of a dataset there with a critic string, and yield them with values, in order."""
+
+
+class RemoteExecutor(Protocol):
+    """What a package offers as an executor. `executor` is the whole string of `--executor`."""
+
+    def run(
+        self, job: Job[Any], out: str | Path, executor: str, *,
+        resume: bool, n_concurrent: int, progress: CountCallback | None,
+    ) -> list[Any]:  # fmt: skip
+        """Execute a job, as `execute_job`."""
+
+    def cluster(self, executor: str, out: str | Path) -> AbstractContextManager[Cluster]:
+        """Connect for a command that collects or scores, and writes to `out`."""
+
+
+@contextmanager
+def cluster_of(executor: str, out: str | Path) -> Iterator[Cluster | None]:
+    """Connect to the cluster of an executor for a command whose output is not a results folder; None: no cluster.
+
+    Raises:
+        ConfigurationError: there is no such executor, or it is "shared", which needs a results folder.
+    """
+    if executor == SHARED:
+        raise ConfigurationError("--executor shared is for amc bench and amc tune: use processes, or a cluster")
+    if executor == PROCESSES:
+        yield None
+        return
+    with _remote(executor).cluster(executor, out) as cluster:
+        yield cluster
+
+
+def _remote(executor: str) -> RemoteExecutor:
+    name = executor.partition("?")[0].partition(":")[0]
+    offered = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in offered:
+        known = ", ".join([PROCESSES, SHARED, *sorted(offered)])
+        hint = "; ray is in integrations/ray, which is not installed" if name == "ray" else ""
+        raise ConfigurationError(f"no executor {quoted(executor)}: expected one of {known}{hint}")
+    return cast(RemoteExecutor, offered[name].load())
 
 
 def execute_job(
@@ -334,18 +389,18 @@ def execute_job(
     Args:
         job: what to execute.
         out: the results folder.
-        executor: "processes", "shared" (which implies `resume`), or "ray..."; see this module.
+        executor: "processes", "shared" (which implies `resume`), or one of another package; see this module.
         resume: continue with the results in `out`.
-        n_workers: number of processes; not used by Ray.
+        n_workers: number of processes of this machine.
         n_concurrent: items in progress at the same time in each process.
         progress: called with the number of stored results, from time to time.
 
     Raises:
-        ConfigurationError: there is no such executor; else as `run_job`, `run_shared` and `run_on_ray`.
+        ConfigurationError: there is no such executor; else as `run_job` and `run_shared`.
     """
-    settings = ray_settings(executor)
-    if settings is not None:
-        return run_on_ray(job, out, settings, resume=resume, n_concurrent=n_concurrent, progress=progress)
+    if executor == PROCESSES:
+        return run_job(job, out, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
     if executor == SHARED:
         return run_shared(job, out, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
-    return run_job(job, out, resume=resume, n_workers=n_workers, n_concurrent=n_concurrent, progress=progress)
+    remote = _remote(executor)
+    return remote.run(job, out, executor, resume=resume, n_concurrent=n_concurrent, progress=progress)

@@ -31,7 +31,7 @@ def score(
     """Score every state of collected or imported trajectories, and print whether values rank runs (extra: train)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from amc_agents.bench.on_ray import cluster_of, remote_values
+    from amc_agents.bench.executors import cluster_of
     from amc_agents.training.metrics import print_metrics
     from amc_agents.training.score_file import score_metrics
     from amc_agents.training.scoring import ScoringProgress, score_ranking
@@ -49,7 +49,7 @@ def score(
             bar.update(line, completed=progress.trajectories, total=progress.n_trajectories, pace=pace)
 
         with cluster_of(executor, out) as cluster:
-            evaluate = None if cluster is None else partial(remote_values, cluster, critic)
+            evaluate = None if cluster is None else partial(cluster.values, critic)
             write_scores(critic, data, out, progress=show, evaluate=evaluate)
     metrics = {"ranking": score_ranking(out, data).as_plain()} | score_metrics(out, success)
     print_metrics(metrics, console, title="values against returns")

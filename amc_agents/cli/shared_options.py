@@ -68,7 +68,7 @@ Executor = Annotated[
     typer.Option(
         metavar="processes|shared|ray[:ADDRESS][?num_cpus=2&num_gpus=0.5]",
         help="Where the work is done. processes: on this machine (--workers). shared: the same, and every further "
-        "call of the command with the same folder helps. ray: on a Ray cluster (extra: ray).",
+        "call of the command with the same folder helps. ray: on a Ray cluster (package amc-agents-ray).",
     ),
 ]
 Band = Annotated[

@@ -17,7 +17,7 @@ from amc_agents.cli.shared_options import Executor, Model, World, filled, with_s
 from amc_agents.training.settings import Objective, ValueTrainingSettings
 
 if TYPE_CHECKING:
-    from amc_agents.bench.on_ray import RayCluster
+    from amc_agents.bench.executors import Cluster
     from amc_agents.bench.own.plan import OwnPlan
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.bench.plan import ComparisonPlan
@@ -61,7 +61,7 @@ def collect(
 
     With your own agent: amc collect --agent my_agent --tasks tasks.jsonl --out data
     """
-    from amc_agents.bench.on_ray import cluster_of, remote_rollouts
+    from amc_agents.bench.executors import cluster_of
     from amc_agents.bench.plan import CRAFTING, ComparisonPlan, policy_model
     from amc_agents.runtime.text_agent import text_agent
     from amc_agents.training.collecting import collect as collected
@@ -113,7 +113,7 @@ def collect(
             text_agent(chat_model), chosen, spec.make, trajectories, out, horizon=horizon or spec.horizon,
             policy=plan.policy, settings={"temperature": temperature, **played, "split": split}, seed=seed,
             n_concurrent=concurrent if cluster is None else len(chosen), inputs=plan.input_of,
-            play=None if cluster is None else remote_rollouts(cluster, make), progress=show,
+            play=None if cluster is None else cluster.rollouts(make), progress=show,
         )  # fmt: skip
     console.print(f"{new} new trajectories in {out}. Next: amc train value --data {out} --out VALUE", soft_wrap=True)
     if as_json:
@@ -179,12 +179,11 @@ def _collect_own(
     horizon: int | None,
     seed: int,
     n_concurrent: int,
-    cluster: RayCluster | None,
+    cluster: Cluster | None,
 ) -> OwnRollouts:
     """Collect with an own agent, and return what was played."""
     import asyncio
 
-    from amc_agents.bench.on_ray import remote_rollouts
     from amc_agents.bench.own.rollouts import OwnRollouts
     from amc_agents.population.conclusion import counted_notes
     from amc_agents.training.collecting import collect_from
@@ -192,7 +191,7 @@ def _collect_own(
     own, tasks = plan.own, plan.tasks()
     temperature = own.temperature if temperature is None else temperature
     drawn = n_trajectories, temperature, horizon or own.horizon
-    play = None if cluster is None else remote_rollouts(cluster, partial(_own_rollouts, plan, *drawn))
+    play = None if cluster is None else cluster.rollouts(partial(_own_rollouts, plan, *drawn))
     rollouts = OwnRollouts(own, *drawn, play)
     settings = {
         "horizon": rollouts.horizon, "n_trajectories": n_trajectories, "seed": seed, "temperature": temperature,

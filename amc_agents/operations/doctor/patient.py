@@ -41,7 +41,6 @@ EXTRAS = {
     "otel": "for OpenTelemetry traces",
     "sqlite": "for checkpoints and posteriors in SQLite",
     "postgres": "for checkpoints and posteriors in PostgreSQL",
-    "ray": "for `--executor ray`",
 }
 """Purpose of each extra."""
 

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from amc_agents_ray.cluster import RayCluster, RaySettings
+from amc_agents_ray.work import run_on_ray
+from ray_jobs import HangingJob, shipped_files
 
 from amc_agents.bench.methods import Tuned, amc, best_of_n, react
-from amc_agents.bench.on_ray import RayCluster, RaySettings, run_on_ray
 from amc_agents.bench.plan import ComparisonPlan, run_plan
 from amc_agents.bench.report import summarise
 from amc_agents.bench.report_tables import markdown
@@ -21,7 +23,6 @@ from amc_agents.errors import ConfigurationError, StorageError
 from amc_agents.training.dataset import read_records
 from amc_agents.training.score_file import scored_values
 from tests.bench.tally import reproducible
-from tests.service.ray_jobs import HangingJob, shipped_files
 
 pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
@@ -31,6 +32,8 @@ pytestmark = [
     pytest.mark.enable_socket,
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
+HERE = Path(__file__).parent
+PATHS = ":".join(map(str, (HERE, HERE.parent, HERE.parents[2])))
 PLAN = ComparisonPlan(
     methods=(react(Tuned()), best_of_n(Tuned()), amc(Tuned(steps=(1,)))),
     n_tasks=4,
@@ -42,9 +45,9 @@ PLAN = ComparisonPlan(
 
 
 @pytest.fixture
-def cluster(monkeypatch, repository):
+def cluster(monkeypatch):
     """A cluster with a head; its nodes can import the tests."""
-    monkeypatch.setenv("PYTHONPATH", str(repository))
+    monkeypatch.setenv("PYTHONPATH", PATHS)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield cluster
     cluster.shutdown()
@@ -63,7 +66,7 @@ def test_a_node_is_killed_and_the_table_is_that_of_one_process(cluster, tmp_path
     monkeypatch.chdir(shared)
     killer = threading.Thread(target=kill_when_it_works, args=(cluster, doomed, shared))
     killer.start()
-    remote = run_on_ray(HangingJob(PLAN, shared), tmp_path / "ray", RaySettings(cluster.address))
+    remote = run_on_ray(HangingJob(PLAN, shared), tmp_path / "ray", f"ray:{cluster.address}")
     killer.join()
     assert reproducible(remote) == reproducible(alone)
     assert table(remote) == table(alone)

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+from amc_agents_ray import work
+from amc_agents_ray.work import Remote
 
-from amc_agents.bench import on_ray
-from amc_agents.bench.on_ray import cluster_of, remote_values
 from amc_agents.cli import main
-from amc_agents.errors import ConfigurationError
 from amc_agents.training.dataset import read_records
 from amc_agents.training.score_file import scored_values
 from amc_agents.training.scoring import score
@@ -40,7 +39,7 @@ def cluster(monkeypatch):
     def connected(settings, leave_out=()):
         yield here
 
-    monkeypatch.setattr(on_ray, "RayCluster", connected)
+    monkeypatch.setattr(work, "RayCluster", connected)
     return here
 
 
@@ -69,7 +68,7 @@ def test_a_world_is_collected_and_scored_as_in_this_process(tmp_path, monkeypatc
     cluster.calls.clear()
     spec, data = "embedded:crafting", tmp_path / "ray"
     score(spec, data, tmp_path / "alone.parquet", per_part=2)
-    parts = partial(remote_values, cluster, spec)
+    parts = partial(Remote(cluster).values, spec)
     score(spec, data, tmp_path / "ray.parquet", per_part=2, evaluate=parts)
     alone, remote = (list(scored_values(tmp_path / f"{name}.parquet")) for name in ("alone", "ray"))
     assert [values.tolist() for values in alone] == [values.tolist() for values in remote]
@@ -87,10 +86,3 @@ def test_an_own_agent_is_collected_and_its_losses_counted(tmp_path, monkeypatch,
     )  # fmt: skip
     assert len(read_records("data")) == 6
     assert cluster.calls == ["_play_there"] * 3
-
-
-def test_other_executors(tmp_path):
-    with cluster_of("processes", tmp_path) as none:
-        assert none is None
-    with pytest.raises(ConfigurationError, match="shared is for amc bench"), cluster_of("shared", tmp_path):
-        pass
