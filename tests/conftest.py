@@ -13,8 +13,10 @@ os.environ["MPLBACKEND"] = "Agg"
 for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2", "OPENAI_API_KEY", "AMC_CRITIC", "AMC_CONFIG"):
     os.environ.pop(name, None)
 
-# A loaded machine is not a slow test; the examples are the same in every run.
-settings.register_profile("amc", deadline=None, derandomize=True)
+# A loaded machine is not a slow test; the examples are the same in every run, and more of them in CI.
+settings.register_profile(
+    "amc", deadline=None, derandomize=True, max_examples=int(os.environ.get("AMC_EXAMPLES", "30"))
+)
 settings.load_profile("amc")
 
 

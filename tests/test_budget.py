@@ -210,6 +210,7 @@ def test_the_chosen_particle_is_refused_at_the_limit():
         request(purse, 101, "a").result(timeout=1)
 
 
+@pytest.mark.thorough  # threads; quick: the sequences of requests in this file
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.floats(0, 1)), min_size=1, max_size=60),
     st.integers(20, 200),

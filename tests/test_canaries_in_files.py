@@ -32,6 +32,7 @@ from tests.test_canaries import (
     refusing,
     shown,
 )
+from tests.variants import variants
 
 __all__ = ["_fresh_secrets"]
 
@@ -136,7 +137,7 @@ def test_a_model_card_masks_keys(tmp_path):
 # --- traces -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [False, True])
+@variants("content", [False, True])
 async def test_a_trace_shows_no_key(content):
     pytest.importorskip("opentelemetry.sdk")
     from tests.operations.telemetry.seen import Seen
@@ -148,7 +149,7 @@ async def test_a_trace_shows_no_key(content):
         assert planted_in(seen.text) == []
 
 
-@pytest.mark.parametrize("content", [False, True])
+@variants("content", [False, True])
 async def test_the_trace_of_a_failure_shows_no_key(content):
     pytest.importorskip("opentelemetry.sdk")
     from tests.operations.telemetry.seen import Seen

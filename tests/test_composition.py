@@ -23,6 +23,7 @@ from amc_agents.testing.scripted import ScriptedChatModel
 from tests.pnlc import pnlc_agents
 from tests.population.worlds import ReturnSoFar, SumWorld, number_agent, say, start, sum_world
 from tests.psrl import exploring_agents as exploring
+from tests.variants import variants
 
 N, K = 4, 3
 
@@ -101,7 +102,7 @@ def two_populations(**settings):
     return graph.compile(**settings)
 
 
-@pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
+@variants("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 def test_two_populations_in_one_graph(saver):
     SumWorld.open = 0
     graph = two_populations(checkpointer=saver)
@@ -122,6 +123,7 @@ def actions(messages):
     return [message.text.removeprefix("Thought: any\nAction: ") for message in messages if message.type == "ai"]
 
 
+@pytest.mark.thorough  # quick: test_two_populations_in_one_graph
 def test_two_populations_side_by_side_share_nothing():
     graph = StateGraph(MessagesState)
     for name, seed in (("one", 1), ("other", 2)):
@@ -144,7 +146,7 @@ def supervisor(delegate):
     return create_agent(ScriptedChatModel(respond=respond), [delegate], checkpointer=InMemorySaver())
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@variants("asynchronous", [False, True], ids=["sync", "async"])
 def test_a_population_answers_as_a_supervisors_subagent(asynchronous):
     graph = particles(seed=1)
 

@@ -37,6 +37,7 @@ def test_measured_points(capsys):
     assert load_model.check_barrier(runs=1500)
 
 
+@pytest.mark.thorough  # numeric
 def test_paper_and_simulation_agree_where_a_server_is_saturated():
     load = load_model.Workload(n_particles=4, steps=4, weighings=2, output_tokens=20, tool_seconds=0.1)
     for slow in ("policy", "critic"):

@@ -192,6 +192,7 @@ def test_a_pool_runs_calls_side_by_side_up_to_its_size():
     assert order == [0, 2]
 
 
+@pytest.mark.thorough  # a process; quick: the pool's other tests
 def test_a_pool_gives_errors_and_ends_its_threads():
     pool = DaemonThreads(1, "test-ending")
     with pytest.raises(ZeroDivisionError):

@@ -33,6 +33,7 @@ from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.usage import Meter, Usage
 from tests.lac.lac_agents import Prefers, Watching, ask, both_ways, go, in_turn
 from tests.population.worlds import TASK, SumWorld
+from tests.variants import variants
 
 
 class TestStandard(ChatModelUnitTests):
@@ -114,7 +115,7 @@ def test_concurrent_samples_take_the_time_of_one():
     assert min(seconds) < 0.2 * 3
 
 
-@pytest.mark.parametrize(("reflect", "trips"), [(False, 2), (True, 3)])
+@variants(("reflect", "trips"), [(False, 2), (True, 3)])
 def test_a_decision_waits_for_two_round_trips_and_for_three_with_a_reflection(reflect, trips):
     class Slow(Prefers):
         async def log_odds(self, trajectories):
@@ -171,6 +172,7 @@ async def test_sync_calls_leave_nothing_on_the_background_loop():
     assert set(loops) == {asyncio.get_running_loop()}
 
 
+@pytest.mark.thorough  # threads; quick: test_concurrent_samples_take_the_time_of_one
 def test_more_sync_agents_than_threads_do_not_wait_for_each_other():
     """Under amc a sync node occupies a thread of the background loop while its model is called."""
     graph: Any = StateGraph(MessagesState)

@@ -21,6 +21,7 @@ from amc_agents.messages import split_turn
 from amc_agents.models.embedded import EmbeddedChatModel, NumpyLlama, WordTokenizer, model_folder
 from amc_agents.models.engine import log_softmax
 from amc_agents.usage import Meter, metering
+from tests.variants import variants
 
 MODEL = NumpyLlama.load(model_folder("crafting"))
 TOKENIZER = WordTokenizer.from_folder(model_folder("crafting"))
@@ -135,7 +136,7 @@ async def test_with_all_tokens_it_is_exact_at_any_temperature(temperature):
     assert found == pytest.approx(np.array(expected), abs=1e-4)
 
 
-@pytest.mark.parametrize(("temperature", "top"), [(0.3, 5), (0.5, 20), (0.7, 20), (0.8, 20)])
+@variants(("temperature", "top"), [(0.3, 5), (0.5, 20), (0.7, 20), (0.8, 20)])
 async def test_below_temperature_1_the_likeliest_tokens_give_it_within_half_the_tolerance(temperature, top):
     rescorer = ChatRescorer(Server().scorer(top=top, tolerance=0.05), DIALOGUE, temperature=temperature)
     found = await rescorer.log_likelihoods(THOUGHTS, ACTIONS)

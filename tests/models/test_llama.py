@@ -10,6 +10,7 @@ import amc_agents.models.embedded
 from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.models.embedded.decoder import LlamaBatch, LlamaScorer
 from amc_agents.models.embedded.llama import NumpyLlama
+from tests.variants import variants
 
 SHAPES = [{}, {"heads": 3, "kv_heads": 1}, {"heads": 4, "kv_heads": 2, "tied": False, "layers": 2}]
 
@@ -40,7 +41,7 @@ def test_equals_transformers(make_folder, shape):
     assert np.abs(model.logits(hidden) - expected).max() < 1e-5 * max(1.0, np.abs(expected).max())
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@variants("shape", SHAPES)
 def test_rows_of_different_lengths_equal_single_sequences(make_folder, shape):
     model = NumpyLlama.load(make_folder(**shape))
     batch = LlamaBatch(model)

@@ -21,6 +21,7 @@ from amc_agents.pnlc.prompts import PnlcPrompts
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.critics.goal.test_goal import checkpoint_for
 from tests.pnlc.pnlc_agents import AGREES, WARNS, Reaches, go, mind, walker
+from tests.variants import variants
 
 GIVEN = {"messages": [HumanMessage("Get rich.")]}
 
@@ -147,7 +148,7 @@ def test_invalid_settings_are_refused_by_the_constructor():
 
 
 @both_ways
-@pytest.mark.parametrize("calibrated", [False, True])
+@variants("calibrated", [False, True])
 def test_with_a_checkpoint_by_its_string(sync, calibrated, tmp_path):
     """A checkpoint as `amc train goal` writes it: the agent reads its likelihoods, or probabilities if calibrated."""
     changes = {"calibration": Calibration((0.0, 1.0), (0.625, 0.625))} if calibrated else {}

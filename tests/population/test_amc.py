@@ -28,6 +28,7 @@ from tests.population.worlds import (
     sum_world,
     tool_caller,
 )
+from tests.variants import variants
 
 
 def total(messages):
@@ -68,6 +69,7 @@ def test_sync_equals_async_with_a_seed():
     assert other.run(start()).log_evidence != sync.log_evidence
 
 
+@pytest.mark.thorough  # quick: test_sync_equals_async_with_a_seed
 async def test_a_seeded_run_does_not_depend_on_the_order_of_answers():
     class Unsteady(ScriptedChatModel):
         async def _agenerate(self, *args, **kwargs):
@@ -137,8 +139,8 @@ def test_only_the_users_recursion_limit_applies_to_long_runs():
         graph.run(start(), {"recursion_limit": 30})
 
 
-@pytest.mark.parametrize("bound", [False, True], ids=["of the call", "of the agent"])
-@pytest.mark.parametrize("limit", range(5, 11))
+@variants("bound", [False, True], ids=["of the call", "of the agent"])
+@variants("limit", range(5, 11))
 def test_a_users_recursion_limit_counts_the_steps_before_a_fork(limit, bound):
     def steps_reached(resample):
         longest = 0

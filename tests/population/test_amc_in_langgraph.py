@@ -30,6 +30,7 @@ from tests.population.worlds import (
     start,
     sum_world,
 )
+from tests.variants import variants
 
 
 def graph(**settings):
@@ -310,7 +311,7 @@ def test_every_point_of_a_threads_history_can_be_resumed():
         assert len(answer["messages"]) == 9
 
 
-@pytest.mark.parametrize("pause", ["propagate", "weigh", "resample", "finalize"])
+@variants("pause", ["propagate", "weigh", "resample", "finalize"])
 def test_a_paused_run_restarts(pause):
     wrapped = graph(checkpointer=InMemorySaver())
     config = {"configurable": {"thread_id": "t"}}

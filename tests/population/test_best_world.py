@@ -100,6 +100,7 @@ def test_the_winners_world_is_the_callers_until_the_run_is_closed(writer, origin
     assert list(workspaces.iterdir()) == []
 
 
+@pytest.mark.thorough  # quick: test_the_winners_world_is_the_callers_until_the_run_is_closed
 async def test_the_same_async(writer, original, workspaces):
     async with await writer.arun(start()) as run:
         run.best_world.apply()

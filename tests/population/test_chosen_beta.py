@@ -24,6 +24,7 @@ from tests.population.worlds import (
     sum_world,
     tool_caller,
 )
+from tests.variants import variants
 
 
 class BySlot:
@@ -77,8 +78,8 @@ def test_a_number_is_exact_and_gives_log_z():
     assert np.isfinite(run.log_evidence)
 
 
-@pytest.mark.parametrize("finished", ["retire", "keep"])
-@pytest.mark.parametrize(
+@variants("finished", ["retire", "keep"])
+@variants(
     "critic",
     [
         BySlot(0.5 + 1e-3 * APART, APART),
@@ -167,7 +168,7 @@ def test_a_success_reward_weighs_by_eq_5_with_the_chosen_beta():
     np.testing.assert_allclose(run.history[0].log_weights + math.log(8), expected)
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@variants("step", [1, 2])
 def test_a_resumed_run_goes_on_with_it(step):
     class Dies(BySlot):
         alive = 2

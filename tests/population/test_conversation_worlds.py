@@ -25,6 +25,7 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.population.features.conversation_world import _release_with
 from amc_agents.testing import ScriptedChatModel
 from tests.population.worlds import ReturnSoFar, number_agent, start, sum_world
+from tests.variants import variants
 
 THREAD = {"configurable": {"thread_id": "t"}}
 
@@ -89,7 +90,7 @@ def snapshots(workspaces):
     return sorted(path.name for path in workspaces.glob("amc-snapshot-*"))
 
 
-@pytest.mark.parametrize("durability", ["async", "exit"])
+@variants("durability", ["async", "exit"])
 def test_a_turn_starts_from_the_winners_world_of_the_turn_before(build, original, durability):
     graph = build(InMemorySaver())
     first, second, third = (turn(graph, durability=durability) for _ in range(3))
@@ -100,6 +101,7 @@ def test_a_turn_starts_from_the_winners_world_of_the_turn_before(build, original
     assert (original / "notes.txt").read_text() == "start\n"
 
 
+@pytest.mark.thorough  # quick: test_snapshots_are_deleted_with_a_checkpointer_in_memory
 def test_snapshots_of_older_turns_are_deleted(build, workspaces):
     graph = build(InMemorySaver())
     counts = []
@@ -161,6 +163,7 @@ def test_snapshots_are_deleted_with_a_checkpointer_in_memory():
     assert released == wanted
 
 
+@pytest.mark.thorough  # quick: test_invoke_goes_on_and_the_private_channel_is_not_shown
 async def test_the_same_async(build):
     graph = build(InMemorySaver())
     await graph.ainvoke(start(), THREAD)
@@ -195,6 +198,7 @@ def test_only_turns_of_the_same_thread_go_on(build, config, workspaces):
     assert len(snapshots(workspaces)) == (0 if config is None else 2)
 
 
+@pytest.mark.thorough  # quick: test_only_turns_of_the_same_thread_go_on
 def test_a_call_may_ask_for_a_new_world(build):
     graph = build(InMemorySaver())
     turn(graph)

@@ -36,6 +36,7 @@ from amc_agents import (
 )
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.scripted_http import scripted_server
+from tests.variants import variants
 
 QUESTION = {"messages": [("user", "How many days of leave do I have?")]}
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "leave"}'}}
@@ -271,8 +272,8 @@ BESIDE: dict[str, Callable[[ChatOpenAI], list[AgentMiddleware]]] = {
 }
 
 
-@pytest.mark.parametrize("beside", BESIDE)
-@pytest.mark.parametrize("tools", [[search], [async_search]], ids=["sync tool", "async tool"])
+@variants("beside", BESIDE)
+@variants("tools", [[search], [async_search]], ids=["sync tool", "async tool"])
 def test_middleware_without_a_coroutine_works_as_with_invoke(chat, beside, tools):
     MODEL_CALLS.clear()
     agent = create_agent(chat, tools, middleware=[counted, guarded, *BESIDE[beside](chat)], store=InMemoryStore())

@@ -22,6 +22,7 @@ from tests.population.worlds import (
     sum_world,
     tool_caller,
 )
+from tests.variants import variants
 
 
 def test_the_horizon_ends_particles_without_bootstrapping():
@@ -175,7 +176,7 @@ def test_a_retired_particle_can_be_selected_without_rewards():
     assert set(run.population.values[:8].tolist()) == {1.0}
 
 
-@pytest.mark.parametrize("select", ["return", "value", "weight", "sample"])
+@variants("select", ["return", "value", "weight", "sample"])
 def test_stop_at_is_answered_by_a_finished_particle_that_reached_it(select):
     class Dense(SumWorld):
         """The first world ends at step 2 with return 1; the others have 2 after step 1, and would lose it later."""

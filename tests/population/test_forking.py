@@ -24,6 +24,7 @@ from amc_agents.smc import AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.arguments import arguments
 from tests.population.worlds import TASK, Prefers, SumWorld, number_agent, start
+from tests.variants import variants
 
 
 class Watched(ForkSaver):
@@ -75,15 +76,16 @@ def played(agent, n_steps, resample, **more):
     return amc(agent, Alternating(), **arguments(**settings, **world)).run(start() | more)
 
 
-@pytest.mark.parametrize("n_steps", [3, 12])
-@pytest.mark.parametrize("resample", [Never(), EssBelow(1e-9)], ids=["never", "never triggered"])
+@pytest.mark.thorough  # quick: test_a_fork_saves_and_copies_one_checkpoint_at_any_step
+@variants("n_steps", [3, 12])
+@variants("resample", [Never(), EssBelow(1e-9)], ids=["never", "never triggered"])
 def test_without_forks_only_the_end_of_each_agent_is_saved(saver, n_steps, resample):
     played(number_agent(), n_steps, resample)
     assert saver.last.puts == 6
     assert saver.last.copied == []
 
 
-@pytest.mark.parametrize("step", [2, 11])
+@variants("step", [2, 11])
 def test_a_fork_saves_and_copies_one_checkpoint_at_any_step(saver, step):
     run = played(number_agent(), 12, AtSteps(step))
     ancestors = run.history[0].ancestors.tolist()

@@ -18,6 +18,7 @@ from amc_agents.smc import AtSteps, EveryStep
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.arguments import arguments
 from tests.population.worlds import start
+from tests.variants import variants
 
 
 @tool
@@ -72,8 +73,8 @@ def team(member):
     return builder.compile()
 
 
-@pytest.mark.parametrize("nested", ["as a node", "called in a node"])
-@pytest.mark.parametrize("is_async", [True, False])
+@variants("nested", ["as a node", "called in a node"])
+@variants("is_async", [True, False])
 async def test_the_winners_hand_off_is_executed(is_async, nested):
     member = alice("transfer")
     graph = team(member if nested == "as a node" else (lambda state: member.invoke(state)))

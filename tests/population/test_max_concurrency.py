@@ -17,6 +17,7 @@ from amc_agents.smc import AtSteps, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.pnlc.pnlc_agents import Reaches, mind
 from tests.population.worlds import digits, start, sum_world
+from tests.variants import variants
 
 both_ways = pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 
@@ -143,7 +144,7 @@ def test_a_judge():
     assert max(most) <= 2
 
 
-@pytest.mark.parametrize("calls", [9, 14, 40])
+@variants("calls", [9, 14, 40])
 def test_a_budget_is_not_blocked_by_particles_that_wait_for_their_turn(calls):
     budget = Budget(calls=calls)
     graph = amc(text_agent(watched()), environment=sum_world, n_particles=6, resample=AtSteps(2), seed=3, budget=budget)

@@ -26,6 +26,7 @@ from amc_agents.runtime.world import current_environment
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start
+from tests.variants import variants
 
 
 class CountedWorld(SumWorld):
@@ -98,6 +99,7 @@ async def test_an_abandoned_stream_closes_every_world():
     assert_all_closed_once(world)
 
 
+@pytest.mark.thorough  # quick: test_an_abandoned_stream_closes_every_world
 def test_a_sync_stream_collected_on_the_background_loop_closes_every_world():
     world = counted()
     events = graph_of(world).stream(start(), stream_mode="updates")
@@ -127,7 +129,7 @@ async def test_leaving_astream_events_closes_every_world():
 # --- the outer graph ends -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", range(2, 9))
+@variants("limit", range(2, 9))
 def test_the_outer_recursion_limit_closes_every_world(limit):
     world = counted()
     graph = graph_of(world, resample=EveryStep(), n_particles=3)
@@ -334,9 +336,9 @@ def test_ctrl_c_in_a_sync_caller_closes_every_world(caplog):
 # --- worlds that cannot be closed ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("resample", [Never(), AtSteps(1)])
-@pytest.mark.parametrize("asynchronous", [True, False])
-@pytest.mark.parametrize("kind", [ConnectionResetError, asyncio.CancelledError])
+@variants("resample", [Never(), AtSteps(1)])
+@variants("asynchronous", [True, False])
+@variants("kind", [ConnectionResetError, asyncio.CancelledError])
 def test_a_failing_close_is_only_a_note(resample, asynchronous, kind, caplog):
     async def close(self):
         await CountedWorld.close(self)

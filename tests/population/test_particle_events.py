@@ -14,6 +14,7 @@ from amc_agents.population.features.agent_events import CustomEvents
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from tests.population.worlds import ReturnSoFar, start, sum_world, tool_caller
+from tests.variants import variants
 
 
 @tool
@@ -102,7 +103,7 @@ async def test_agents_stream_custom_events_only_to_a_reader(monkeypatch, stream_
     assert {"custom" in mode for mode in of_particles} == {listened}
 
 
-@pytest.mark.parametrize("way", ["run", "arun"])
+@variants("way", ["run", "arun"])
 def test_run_and_arun_do_not_listen_to_particles(way, monkeypatch):
     listeners = []
     monkeypatch.setattr(CustomEvents, "__init__", lambda self, writer: listeners.append(writer))

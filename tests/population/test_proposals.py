@@ -90,6 +90,7 @@ def test_other_values_of_the_call_reach_every_particle():
     assert {step.thought for trajectory in run.population.trajectories for step in trajectory.steps} == {"kept"}
 
 
+@pytest.mark.thorough  # quick: the frozen record "proposals"
 def test_a_chat_model_with_a_configurable_temperature():
     model = EmbeddedChatModel(model="crafting").configurable_fields(temperature=ConfigurableField(id="temperature"))
     spec = world("crafting")

@@ -29,6 +29,7 @@ from amc_agents.population.rewards import reward_source
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
+from tests.variants import variants
 
 
 class World(SumWorld):
@@ -89,7 +90,7 @@ class Perfect:
         return np.array([written(each) + 4.5 * (4 - min(4, len(each.steps))) for each in trajectories])
 
 
-@pytest.mark.parametrize("as_pair", [False, True], ids=["alone", "with a task"])
+@variants("as_pair", [False, True], ids=["alone", "with a task"])
 def test_a_forkable_world_is_steered_by_the_critic_alone(as_pair):
     made = lambda state: (Ledger(), Task("books", "Keep the books.")) if as_pair else Ledger()  # noqa: E731
     assert isinstance(Ledger(), Forkable)

@@ -25,6 +25,7 @@ def ids_in(saver, thread_id):
     return [kept.checkpoint["id"] for kept in saver.list(config(thread_id))]
 
 
+@pytest.mark.thorough  # quick: durable and forked runs use every method
 async def test_fork_saver_passes_langgraphs_conformance_suite():
     conformance = pytest.importorskip("langgraph.checkpoint.conformance")
 

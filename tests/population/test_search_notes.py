@@ -17,6 +17,7 @@ from tests.population.worlds import (
     start,
     sum_world,
 )
+from tests.variants import variants
 
 
 def search_notes(run):
@@ -83,7 +84,7 @@ def test_runs_that_end_before_the_first_weighing_point_are_noted():
     assert search_notes(stopped) == []
 
 
-@pytest.mark.parametrize("schedule", [Never(), AtSteps(2)])
+@variants("schedule", [Never(), AtSteps(2)])
 def test_a_selection_among_equal_values_is_noted_as_arbitrary(schedule):
     blind = {"environment": sum_world, "n_particles": 4, "hide_rewards": True, "resample": schedule}
     assert (

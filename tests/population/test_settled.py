@@ -26,6 +26,7 @@ from amc_agents.smc import Adaptive, AtSteps, EssBelow, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.arguments import arguments
 from tests.population.worlds import TASK, EndsByNine, Prefers, ReturnSoFar, digits, number_agent, start, tool_caller
+from tests.variants import variants
 
 MODES = ["messages", "custom"]
 
@@ -114,7 +115,7 @@ def test_an_answer_that_left_the_population_keeps_the_stream_waiting(settings, b
     assert seen.ids == seen.answer
 
 
-@pytest.mark.parametrize("sync", [True, False])
+@variants("sync", [True, False])
 def test_the_stream_changes_nothing_else(sync):
     at_end, settled = (streamed(wrapped(seed=5, emit=emit), sync) for emit in ("end", "settled"))
     assert at_end.n_early == 0 < settled.n_early < len(settled.ids)
@@ -125,8 +126,8 @@ def test_the_stream_changes_nothing_else(sync):
     assert [message.text for message in output["messages"][1:]] == [message.text for message in settled.messages]
 
 
-@pytest.mark.parametrize("sync", [True, False])
-@pytest.mark.parametrize("subgraphs", [True, False])
+@variants("sync", [True, False])
+@variants("subgraphs", [True, False])
 def test_a_nested_graph_streams_as_a_subgraph_and_no_message_twice(sync, subgraphs):
     builder = StateGraph(MessagesState)
     builder.add_node("team", wrapped(seed=5))

@@ -21,6 +21,7 @@ from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
+from tests.variants import variants
 
 ENOUGH_S = 1.0
 """Enough for every step that does not hang, even on a busy machine."""
@@ -107,6 +108,7 @@ def test_a_hanging_sync_tool_is_abandoned_in_its_thread(asynchronous):
     assert sum(run.population.failed) == 1
 
 
+@pytest.mark.thorough  # waits a second; quick: test_step_timeout_includes_the_reward_function
 def test_a_step_that_ignores_its_cancellation_is_abandoned(monkeypatch):
     monkeypatch.setattr(particle_runner, "CANCELLING_LIMIT_S", 0.01)
     stubborn = []
@@ -135,8 +137,8 @@ def test_a_step_that_ignores_its_cancellation_is_abandoned(monkeypatch):
     assert run.best.done
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
-@pytest.mark.parametrize("kind", ["async", "sync"])
+@variants("asynchronous", [True, False])
+@variants("kind", ["async", "sync"])
 def test_step_timeout_includes_the_reward_function(kind, asynchronous):
     release = threading.Event()
 

@@ -12,6 +12,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world
+from tests.variants import variants
 
 
 def notes(respond, n_particles=5, length=4, **settings):
@@ -64,7 +65,7 @@ def first_differs():
     return respond
 
 
-@pytest.mark.parametrize("resample", [Never(), AtSteps(1), EveryStep()], ids=str)
+@variants("resample", [Never(), AtSteps(1), EveryStep()], ids=str)
 def test_particles_that_differed_once_are_not_noted(resample):
     # At beta 1, all descend from the particle with the largest first number.
     assert notes(first_differs(), 5, 6, resample=resample, beta=1.0) == []

@@ -69,6 +69,7 @@ async def test_evidence_is_counted_once_in_a_database(play, tmp_path):
         await check(store, play, update="step")
 
 
+@pytest.mark.thorough  # quick: test_evidence_is_counted_once_in_a_database
 async def test_evidence_is_counted_once_in_an_async_database(tmp_path):
     async def play(graph):
         return await graph.arun(GIVEN)

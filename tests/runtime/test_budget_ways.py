@@ -41,6 +41,7 @@ from tests.critics.value.fake_vllm import FakeVLLM, folder, trajectory
 from tests.pnlc.pnlc_agents import Reaches, mind
 from tests.psrl import exploring_agents, test_ids_middleware
 from tests.scripted_http import scripted_server
+from tests.variants import variants
 
 __all__ = ["folder"]
 
@@ -309,7 +310,7 @@ async def test_an_error_of_a_model_server_costs_the_bound():
     assert budget.spent == {"tokens": 40}
 
 
-@pytest.mark.parametrize("spec", ["embedded:crafting", "verdict:embedded:crafting"])
+@variants("spec", ["embedded:crafting", "verdict:embedded:crafting"])
 async def test_a_critic_in_this_process(spec):
     from amc_agents.critics.uses import for_amc
 

@@ -264,6 +264,7 @@ def test_calls_from_several_threads_share_the_cached_critics(loads):
     assert loads == ["slow"]
 
 
+@pytest.mark.thorough  # quick: test_many_calls_load_their_critic_once
 async def test_the_cache_of_critics_is_bounded(loads):
     mine = graph()
     names = [str(number) for number in range(MOST_KEPT + 4)]

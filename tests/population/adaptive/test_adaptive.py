@@ -19,6 +19,7 @@ from amc_agents.testing.scripted import ScriptedChatModel
 from amc_agents.types import TimeStep
 from tests.arguments import arguments
 from tests.population.worlds import TASK, SumWorld, number_agent, say_nothing, start, sum_world
+from tests.variants import variants
 
 RULE = Adaptive(start=4, most=16)
 
@@ -111,7 +112,7 @@ def test_a_run_that_ends_undecided_starts_another_round_up_to_the_maximum():
     assert LateLottery.open == 0
 
 
-@pytest.mark.parametrize("hide_rewards", [True, False])
+@variants("hide_rewards", [True, False])
 def test_best_of_n_under_the_same_rule_goes_on_until_a_success(hide_rewards):
     world = Lottery if hide_rewards else StuckLottery
     run = lottery(world, critic=Probability(0.2), resample=Never(), hide_rewards=hide_rewards, seed=1)
@@ -130,7 +131,7 @@ def test_rounds_have_their_own_luck_and_a_seed_repeats_them():
     assert len(set(actions)) == len(actions)
 
 
-@pytest.mark.parametrize("select", ["weight", "sample"])
+@variants("select", ["weight", "sample"])
 def test_a_pick_by_weight_is_never_decided_and_keeps_log_z(select):
     run = lottery(critic=Probability(0.5), select=select)
     assert np.isfinite(run.log_evidence)
@@ -260,7 +261,7 @@ def test_agreement_counts_the_returns_that_were_seen():
     assert run.best.return_ == max(trajectory.return_ for trajectory in run.population.trajectories)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@variants("seed", range(5))
 def test_the_answer_is_the_one_of_the_majority(seed):
     run = vote(["A", "A", "B"], seed=seed)
     answers = answers_of(run)

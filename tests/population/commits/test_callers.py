@@ -30,6 +30,7 @@ from amc_agents.runtime.effects import Retried
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.callers import N_CALLERS, break_off, payer
 from tests.population.commits.ledger import Ledger, call, results, start
+from tests.variants import variants
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -174,7 +175,7 @@ def test_a_new_message_does_not_restart_a_run_that_has_paid(ledger):
     assert len(ledger.rows("refund")) == 1, "the agent sees its payment in the messages"
 
 
-@pytest.mark.parametrize("given", [None, start()], ids=["None", "message"])
+@variants("given", [None, start()], ids=["None", "message"])
 def test_a_run_that_has_paid_and_lost_its_points_is_not_restarted(ledger, given):
     saver = InMemorySaver()
     graph, config = payer(ledger, saver, "a")

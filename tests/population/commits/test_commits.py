@@ -31,6 +31,7 @@ from tests.population.commits.ledger import (
     shop_tools,
     start,
 )
+from tests.variants import variants
 
 
 @pytest.fixture
@@ -125,6 +126,7 @@ async def test_finished_particles_that_lose_are_cleared(ledger):
     assert {len(refunds_in(each)) for each in run.population.trajectories} == {1}
 
 
+@pytest.mark.thorough  # quick: test_the_particle_with_the_best_pending_call_is_selected
 async def test_the_best_return_so_far_does_not_select(ledger):
     """A waiting particle has no return yet, and is selected by what the critic expects of it."""
 
@@ -159,8 +161,8 @@ def parallel(*calls):
     return respond
 
 
-@pytest.mark.parametrize("loop", ["create_agent", "plain ToolNode"])
-@pytest.mark.parametrize("sync", [True, False])
+@variants("loop", ["create_agent", "plain ToolNode"])
+@variants("sync", [True, False])
 async def test_calls_beside_a_commit_are_not_repeated_and_two_commits_run_in_order(ledger, loop, sync):
     tools = shop_tools(ledger, sync=sync)
     respond = parallel(
@@ -407,7 +409,7 @@ def test_a_subgraph_without_memory_and_a_provider_tool_cannot_commit(ledger):
         shop(ledger, agent=agent, tools={**EFFECTS, "web_search": "commit"})
 
 
-@pytest.mark.parametrize("n_calls", [7, 60])
+@variants("n_calls", [7, 60])
 async def test_models_inside_the_step_of_a_commit_spend_from_the_budget_and_never_hang(ledger, n_calls):
     """The inner agent goes on asking its model after its commit, while no other particle runs."""
 

@@ -30,6 +30,7 @@ from tests.population.commits.ledger import (
     shop_tools,
     start,
 )
+from tests.variants import variants
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def search(ledger, deferred, respond=clerk, *, agent=None, **settings):
     return amc(agent, prefers_large_refunds, tools={"look": "read", "refund": deferred}, **settings)
 
 
-@pytest.mark.parametrize("result", ["queued", lambda amount: f"queued {amount}"])
+@variants("result", ["queued", lambda amount: f"queued {amount}"])
 async def test_a_deferred_call_gets_its_stand_in_and_is_made_after_the_search(ledger, result, capsys):
     run = await search(ledger, Deferred(result)).arun(start())
     amount = refunds_in(run.best)[0]

@@ -21,6 +21,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.commits.ledger import Ledger, call, plain_loop, results, start
+from tests.variants import variants
 
 
 @pytest.fixture
@@ -75,7 +76,8 @@ def apaying(ledger, seconds):
     return pay
 
 
-@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.thorough  # waits; quick: test_a_commit_is_awaited_when_its_particle_fails_meanwhile
+@variants("sync", [True, False])
 async def test_a_time_limit_does_not_end_a_commit_that_has_begun(ledger, sync):
     pay = paying(ledger, fails=0, before_s=0.4) if sync else apaying(ledger, 0.4)
     run = await wrap(create_agent(ScriptedChatModel(respond=PAY), [pay]), step_timeout=0.2).arun(start())
@@ -83,7 +85,7 @@ async def test_a_time_limit_does_not_end_a_commit_that_has_begun(ledger, sync):
     assert ledger.rows("pay") == [{"n": 1}]
 
 
-@pytest.mark.parametrize("sync", [True, False])
+@variants("sync", [True, False])
 async def test_a_commit_is_awaited_when_its_particle_fails_meanwhile(ledger, sync):
     """Otherwise another particle, which knows nothing of it, would pay again."""
     pay = paying(ledger, fails=0, before_s=0.4) if sync else apaying(ledger, 0.4)
@@ -116,7 +118,7 @@ class CutsOff(AgentMiddleware):
         return ToolMessage("it took too long", tool_call_id=request.tool_call["id"])
 
 
-@pytest.mark.parametrize("tries", [1, 3])
+@variants("tries", [1, 3])
 async def test_a_commit_that_its_agent_cuts_off_may_have_run_stops_the_search_and_is_asked(ledger, tries):
     @tool
     @effect("commit")
@@ -183,7 +185,7 @@ def in_with_retry(pay):
     return as_node(act)
 
 
-@pytest.mark.parametrize("build", [in_middleware, in_retried_node, in_with_retry])
+@variants("build", [in_middleware, in_retried_node, in_with_retry])
 async def test_a_commit_that_acted_and_failed_is_not_run_again_by_a_retry(ledger, build, monkeypatch):
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
     graph = wrap(build(paying(ledger)))
@@ -197,8 +199,8 @@ async def test_a_commit_that_acted_and_failed_is_not_run_again_by_a_retry(ledger
     assert ledger.rows("pay") == [{"n": 1}]
 
 
-@pytest.mark.parametrize("build", [in_middleware, in_retried_node, in_with_retry])
-@pytest.mark.parametrize("attempts", [2, 3])
+@variants("build", [in_middleware, in_retried_node, in_with_retry])
+@variants("attempts", [2, 3])
 async def test_a_retried_commit_runs_as_often_as_declared_and_each_attempt_is_recorded(
     ledger, build, attempts, monkeypatch
 ):
@@ -258,7 +260,7 @@ async def test_a_commit_node_that_fails_is_not_run_again_by_its_policy(ledger):
     assert ledger.rows("pay") == [{"n": 1}]
 
 
-@pytest.mark.parametrize("errors_are_messages", [True, False])
+@variants("errors_are_messages", [True, False])
 async def test_a_failure_among_three_commits_of_one_message_repeats_none(ledger, errors_are_messages):
     @tool
     @effect("commit")
@@ -380,8 +382,8 @@ def calling(pay, how, inner=False):
     return builder.compile()
 
 
-@pytest.mark.parametrize("how", [gathering, retrying, in_a_thread])
-@pytest.mark.parametrize("inner", [False, True])
+@variants("how", [gathering, retrying, in_a_thread])
+@variants("inner", [False, True])
 async def test_code_that_catches_all_does_not_lose_a_commit(ledger, how, inner):
     agent = calling(paying(ledger, fails=0), how, inner)
     run = await wrap(agent, step_after=["team"] if inner else None).arun(start())
@@ -453,7 +455,7 @@ def pool():
         yield pool
 
 
-@pytest.mark.parametrize("how", ["pool", bridged, threaded, in_loop])
+@variants("how", ["pool", bridged, threaded, in_loop])
 def test_a_commit_in_a_thread_of_a_tool_runs_once(ledger, pool, how):
     pay, run_in = paying(ledger, fails=0), submitted(pool) if how == "pool" else how
 

@@ -25,6 +25,7 @@ from tests.population.commits.ledger import (
     shop_tools,
     start,
 )
+from tests.variants import variants
 
 THREAD = {"configurable": {"thread_id": "customer"}}
 
@@ -50,7 +51,7 @@ def with_approval(ledger, *, effects=EFFECTS, **settings):
     return amc(agent, prefers_large_refunds, tools=effects, **settings)
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
+@variants("asynchronous", [True, False])
 async def test_an_approval_is_asked_once_and_the_run_goes_on_with_all_particles(ledger, asynchronous, caplog):
     graph = with_approval(ledger)
     first = await graph.ainvoke(start(), THREAD) if asynchronous else graph.invoke(start(), THREAD)
@@ -145,7 +146,7 @@ async def test_questions_and_searching_steps(ledger):
     assert len(ledger.rows("refund")) == len(run.commits) == 1
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
+@variants("asynchronous", [True, False])
 async def test_run_raises_the_question_and_goes_on_with_the_answer(ledger, asynchronous):
     graph = with_approval(ledger)
     with pytest.raises(AnswerNeeded, match=r"action_requests.*Command\(resume=answer\)") as needed:
@@ -312,7 +313,7 @@ class Dies(InMemorySaver):
         return super().put(config, checkpoint, metadata, new_versions)
 
 
-@pytest.mark.parametrize("at", range(4))
+@variants("at", range(4))
 async def test_the_state_names_the_next_node_of_a_run_that_was_killed(ledger, at):
     saver = Dies()
     graph = with_approval(ledger, checkpointer=saver)

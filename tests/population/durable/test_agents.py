@@ -311,6 +311,7 @@ def test_a_checkpointer_that_takes_no_other_thread_is_noted_and_the_run_goes_on(
     assert any("a crash restarts the run from its input (ValueError: no such thread)" in note for note in run.notes)
 
 
+@pytest.mark.thorough  # quick: test_without_checkpoints_before_the_end_there_are_no_points
 def test_a_population_inside_a_particle_has_no_points():
     inner = wrapped(looping(MessagesState, lambda state: {"messages": step_messages(draw())}), None)
 

@@ -83,6 +83,7 @@ def test_another_process_goes_on_from_the_same_database(tmp_path):
         assert (fresh.model_calls, fresh.critic_calls) == (5 * (LENGTH - 2), 1)
 
 
+@pytest.mark.thorough  # quick: the other resumed runs of this file
 async def test_async_savers_are_used_by_their_async_methods(tmp_path):
     plain = await Scenario().graph.arun(start())
     async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:

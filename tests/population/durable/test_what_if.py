@@ -10,6 +10,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.smc import EveryStep
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import start
+from tests.variants import variants
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_points_tell_step_ess_and_log_z(scenario):
     assert all("amc_point" not in state.values for state in states.values())
 
 
-@pytest.mark.parametrize("n_back", [0, 2, 5])
+@variants("n_back", [0, 2, 5])
 def test_a_replay_without_changes_is_the_same_run(scenario, n_back):
     point = scenario.graph.points(CONFIG)[n_back]
     assert facts(scenario.graph.run(None, point.config)) == scenario.first
@@ -60,6 +61,7 @@ def test_another_critic_changes_only_what_comes_after(scenario):
     assert other["config"]["critic_from"] == "configurable"
 
 
+@pytest.mark.thorough  # quick: test_another_critic_changes_only_what_comes_after
 def test_another_seed_changes_only_what_comes_after(scenario):
     point = scenario.graph.points(CONFIG)[3]
     runs = [facts(scenario.graph.run(None, with_keys(point, amc_seed=seed))) for seed in (8, 8, 9)]

@@ -89,6 +89,7 @@ def test_another_task_is_refused():
         scenario.graph.run(None, CONFIG)
 
 
+@pytest.mark.thorough  # quick: test_a_restorable_world_comes_back_from_its_snapshot
 def test_a_payload_that_nothing_can_serialise_is_no_obstacle():
     task = Task("count", TASK.instruction, payload=lambda: "not serialisable")
     settings = {"environment": lambda state: (SumWorld(LENGTH), task)}
@@ -191,6 +192,7 @@ def test_an_answered_run_releases_the_snapshots_of_its_points():
     assert first < set(SavedFolder.disk)
 
 
+@pytest.mark.thorough  # quick: test_an_answered_run_releases_the_snapshots_of_its_points
 def test_a_broken_run_keeps_its_snapshots_until_it_is_answered():
     SavedFolder.disk.clear()
     scenario = folder_scenario(SavedFolder, InMemorySaver())

@@ -65,6 +65,7 @@ def test_a_version_in_use_is_displaced_by_its_owner_or_a_longer_branch_only_and_
         assert not any(old.by_owner for old in before if old.id in displaced)
 
 
+@pytest.mark.thorough  # quick: the other properties of lineages
 @given(trees)
 def test_without_an_edit_the_longest_branch_leads(versions):
     if any(version.by_owner for version in versions):
