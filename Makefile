@@ -73,6 +73,7 @@ test-clients: $(FULL)  ## the gateway with LiteLLM and, where npm is installed, 
 test-vllm: $(FULL) $(SENTENCES) $(WORLDS) $(OWN_VLLM)  ## the tests against real vLLM servers, on the CPU (AMC_VLLM_PYTHON=... takes another vLLM)
 	$(SERVICE) -m "service and not faults" $(ARGS)
 	cd integrations/gateway && AMC_VLLM_PYTHON="$(AMC_VLLM_PYTHON)" ../../$(BIN)/python -m pytest -q -m service tests/test_vllm.py
+	cd integrations/openhands && AMC_VLLM_PYTHON="$(AMC_VLLM_PYTHON)" ../../$(BIN)/python -m pytest -q -m service tests/test_vllm.py
 
 test-vllm-faults: $(FULL) $(OWN_VLLM)  ## servers started wrong or killed on purpose; many starts
 	$(SERVICE) -m "service and faults" $(ARGS)

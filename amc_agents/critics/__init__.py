@@ -7,7 +7,7 @@
 | `uses` | which method accepts which critic, and the conversion |
 | `adapting` | your own objects and functions; failures and invalid answers become `CriticError` |
 | `render`, `tokenizing` | prompts of critics that read text |
-| `value`, `verdict`, `goal`, `judge`, `classifier`, `openhands` | the kinds of critics |
+| `value`, `verdict`, `goal`, `judge`, `classifier` | the kinds of critics |
 | `server` | model servers: HTTP, their answers, and the checkpoints of what they serve |
 | `asking` | chat models as critics |
 | `saved`, `calibration`, `reliability` | files of critics with their golden scores, calibrations, and their measure |

@@ -10,7 +10,6 @@
     foa:provider:model           a chat model, prompted as in Fleet of Agents
     verdict:http://host:8000?model=org/name   log-odds of GOOD and BAD, read from a model's logits
     classify:http://host:8000?label=0         any classifier or reward model on vLLM
-    openhands:http://host:8000?tools=FILE     the critic of OpenHands on vLLM
     calibrated:FOLDER            any of these, calibrated to your outcomes by `amc calibrate`
     quick:path                   counts and words, in under 1 ms: a folder that `amc train quick` wrote
     goal:path                    a goal-conditioned value function over embeddings
@@ -179,7 +178,6 @@ KINDS: dict[str, str | CriticFactory] = {
     "hf": "amc_agents.critics.value.hf:from_spec",
     "vllm": "amc_agents.critics.value.replicas:from_spec",
     "classify": "amc_agents.critics.classifier:from_spec",
-    "openhands": "amc_agents.critics.openhands:from_spec",
     "judge": "amc_agents.critics.judge.critic:from_spec",
     "foa": "amc_agents.critics.judge.critic:foa_from_spec",
     "verdict": "amc_agents.critics.verdict.critic:from_spec",

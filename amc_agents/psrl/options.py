@@ -16,7 +16,7 @@ from amc_agents.errors import ConfigurationError
 from amc_agents.psrl.ids import ChatEstimator, Estimator
 from amc_agents.psrl.posterior.memory import Guard, PosteriorMemory
 from amc_agents.psrl.posterior.priors import Prior
-from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater, Check, SamplePolicy, Sampler, Updater
+from amc_agents.psrl.roles import ChatSampler, ChatUpdater, Check, Sampler, Updater
 from amc_agents.runtime.inner_calls import role_answers
 
 
@@ -70,13 +70,6 @@ def as_sampler(given: RoleModel | Sampler) -> Sampler:
         return given
     answers = given.answers("posterior sampler")
     return ChatSampler(answers, prompt=given.prompt, check=given.check, timeout=given.timeout)
-
-
-def as_policy(given: RoleModel | SamplePolicy) -> SamplePolicy:
-    """Return the role that acts on hypotheses."""
-    if not isinstance(given, RoleModel):
-        return given
-    return ChatPolicy(given.answers("policy"), prompt=given.prompt, timeout=given.timeout)
 
 
 def as_updater(given: RoleModel | Updater) -> Updater:

@@ -19,7 +19,7 @@ from amc_agents.decisions import Answers, strictly
 from amc_agents.errors import ConfigurationError, CriticError, DecisionError, RoleError
 from amc_agents.models.seeding import use_rng
 from amc_agents.quoting import quoted
-from amc_agents.types import Step, Trajectory
+from amc_agents.types import Step
 
 T = TypeVar("T")
 
@@ -38,14 +38,6 @@ class Sampler(Protocol):
             posterior: the posterior's text.
             rng: generator for the draw.
         """
-        ...
-
-
-class SamplePolicy(Protocol):
-    """Acts as if a hypothesis were the truth (lines 4 and 5)."""
-
-    async def act(self, world: str, hypothesis: str, trajectory: Trajectory) -> Step:
-        """Return the thought and the optimal action in the trajectory's last state, under the hypothesis."""
         ...
 
 
@@ -162,28 +154,6 @@ class ChatSampler:
             )
 
 
-class ChatPolicy:
-    """A language model that acts on a hypothesis. The text before the action is the thought.
-
-    Args:
-        answers: sends prompts to the model.
-        prompt: a template with {world}, {hypothesis} and {episode}.
-        timeout: see `Role`.
-    """
-
-    def __init__(self, answers: Answers, *, prompt: str | None = None, timeout: float | None = None) -> None:
-        self._role = Role("policy", answers, prompt or ACT, ("world", "hypothesis", "episode"), timeout)
-
-    async def act(self, world: str, hypothesis: str, trajectory: Trajectory) -> Step:
-        """Return thought and action. An action unknown to the world is the agent's mistake, which the world answers.
-
-        Raises:
-            RoleError: the model named no action.
-        """
-        episode = experience(trajectory.steps)
-        return await self._role.ask(read_step, world=world, hypothesis=hypothesis, episode=episode)
-
-
 class ChatUpdater:
     """A language model that writes the new posterior.
 
@@ -261,31 +231,6 @@ nor the likeliest value, but a draw. Say everything that decides how to act, wit
 the agent. Work it out first where that helps, then answer in this form:
 
 Hypothesis: <the sample, on one or more lines, and nothing after it>\
-"""
-
-ACT = """\
-You act in this world:
-
-<world>
-{world}
-</world>
-
-Take the following as the whole truth about it:
-
-<hypothesis>
-{hypothesis}
-</hypothesis>
-
-This is what happened in the episode until now:
-
-<episode>
-{episode}
-</episode>
-
-Choose the action that earns the most over the rest of the episode if the hypothesis is true: what it pays at once and \
-what it makes possible afterwards. Think first where that helps, then end with one line of this form:
-
-Action: <one of the actions that the world allows>\
 """
 
 UPDATE = """\

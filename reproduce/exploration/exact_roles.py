@@ -21,11 +21,12 @@ from typing_extensions import override
 from amc_agents.envs.registry import WorldSpec, world
 from amc_agents.psrl.ids import ChatEstimator
 from amc_agents.psrl.posterior.memory import InMemoryPosterior
-from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater
+from amc_agents.psrl.roles import ChatSampler, ChatUpdater
 from amc_agents.runtime.inner_calls import role_answers
 from amc_agents.types import FloatArray, Task
 from amc_agents_exploration.episodic import EpisodicAgent, LlmInformationDirected, LlmPosteriorSampling, play_episode
 from amc_agents_exploration.exact import ClassicInformationDirected, ClassicPosteriorSampling, exact_model
+from amc_agents_exploration.policy import ChatPolicy
 from amc_agents_exploration.testing import exact_roles_model
 from amc_agents_exploration.worlds import ExplorationWorld, episodes
 

@@ -67,7 +67,7 @@ def test_a_target_may_hold_colons_and_slashes(monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("unifrom", r"embedded, foa, goal, hf, judge, openhands, .*uniform, verdict, vllm.*did you mean 'uniform'"),
+        ("unifrom", r"embedded, foa, goal, hf, judge, .*uniform, verdict, vllm.*did you mean 'uniform'"),
         ("embeded:crafting", r"did you mean 'embedded'"),
         ("hf", "needs a target, as in hf:path/to/value"),
         ("hf:x?devise=cuda", r"no option 'devise': it takes device, dtype, batch_size; did you mean 'device'"),
@@ -174,7 +174,6 @@ def test_the_package_of_critics_has_the_function_and_loads_nothing_heavy():
     [
         "hf:folder",
         "calibrated:folder",
-        "openhands:http://127.0.0.1:8000?tools=file",
         "goal:folder",
         "goal:folder?embeddings=hashed:8",
         "embedded:crafting?adapter=folder",

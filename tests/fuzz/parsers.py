@@ -24,7 +24,6 @@ from amc_agents.critics.goal.checkpoint import GoalCheckpoint
 from amc_agents.critics.goal.embeddings import ServerEmbeddings
 from amc_agents.critics.judge.critic import FOA
 from amc_agents.critics.judge.style import ZERO_SHOT, read_structured
-from amc_agents.critics.openhands import is_tool_call
 from amc_agents.critics.render import DIALOGUE
 from amc_agents.critics.server.client import ModelServer
 from amc_agents.critics.spec import parse_critic
@@ -95,7 +94,6 @@ KINDS = texts(
     "foa",
     "verdict",
     "classify",
-    "openhands",
     "calibrated",
     "goal",
     "os",
@@ -164,7 +162,6 @@ TEXT_PARSERS = [
     text_parser("posterior", lambda text: dropped_statements(text, text[::2]), "arm A ", "is 0.5. ", "never"),
     text_parser("turn", split_turn, "Thought:", "Reflection:", "Action:"),
     text_parser("tool calls of an action", called_tools, '{"name": "a"}', "[", "{", '"name"'),
-    text_parser("kind of an action", is_tool_call, '{"name": "a", "args": {}}', "[", "{", '"name"'),
     text_parser(
         "crafting instruction", parse_instruction, "Crafting commands:\n", "craft 1 a using 1 b\n", "\nGoal: craft a.",
         "craft 2 b using 1 a, 1 c", errors=(ConfigurationError,),

@@ -1,8 +1,7 @@
-"""`classify:` and `openhands:` on a real vLLM server, with a classifier of three labels, against transformers."""
+"""`classify:` on a real vLLM server, with a classifier of three labels, against transformers."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from amc_agents import AtSteps, amc
 from amc_agents.critics.classifier import as_text, chat
-from amc_agents.critics.openhands import openhands_chat
 from amc_agents.critics.spec import parse_critic
 from amc_agents.errors import CriticError, CriticServerError
 from amc_agents.operations.serve import ServedModel
@@ -29,7 +27,6 @@ STATES = [
     )
     for n in range(3)
 ]
-TOOLS = [{"type": "function", "function": {"name": "find_order", "parameters": {"type": "object"}}}]
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
     "{% endif %}{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -108,18 +105,6 @@ async def test_values_are_the_labels_scores_of_transformers(url, logits):
     assert values == pytest.approx([logits(as_text(state)["input"])[1] for state in STATES], abs=1e-3)
     values = await parse_critic(f"classify:{url}?label=1&input=text&endpoint=pooling").values(STATES)
     assert values == pytest.approx([probabilities(logits(as_text(state)["input"]))[1] for state in STATES], abs=1e-4)
-
-
-@needs_vllm
-async def test_openhands_prompts_contain_the_tools(url, logits, tmp_path):
-    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
-    (tmp_path / "system.txt").write_text("You are helpful.")
-    critic = parse_critic(f"openhands:{url}?tools={tmp_path / 'tools.json'}&system={tmp_path / 'system.txt'}")
-    values = await critic.values(STATES)
-    rendered = [openhands_chat(state, "You are helpful.") for state in STATES]
-    assert values == pytest.approx([probabilities(logits(each, TOOLS))[0] for each in rendered], abs=1e-4)
-    without = [probabilities(logits(each))[0] for each in rendered]
-    assert np.abs(values - without).max() > 1e-3
 
 
 @needs_vllm

@@ -17,11 +17,12 @@ from amc_agents.models.seeding import use_rng
 from amc_agents.psrl.ids import Estimator, IdsDecision, InformationDirectedChoice
 from amc_agents.psrl.posterior.memory import PosteriorMemory
 from amc_agents.psrl.posterior.updates import EpisodeProgress, Learner, Learning
-from amc_agents.psrl.roles import SamplePolicy, Sampler, Updater
+from amc_agents.psrl.roles import Sampler, Updater
 from amc_agents.quoting import quoted
 from amc_agents.types import Environment, Step, Task, Trajectory
 from amc_agents_exploration.exact.known import exact_model
 from amc_agents_exploration.exact.roles import ExactEstimator, ExactPolicy, ExactSampler, ExactUpdater
+from amc_agents_exploration.policy import SamplePolicy
 from amc_agents_exploration.worlds import Instance
 
 Exact = Literal["exact"]

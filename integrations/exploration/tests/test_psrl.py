@@ -14,10 +14,11 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.priors import impossible
 from amc_agents.psrl.posterior.updates import Learning
-from amc_agents.psrl.roles import ChatPolicy, ChatSampler, ChatUpdater, read_step
+from amc_agents.psrl.roles import ChatSampler, ChatUpdater, read_step
 from amc_agents.types import Task
 from amc_agents_exploration.episodic import LlmPosteriorSampling, play_episode
 from amc_agents_exploration.exact import ClassicPosteriorSampling, exact_model
+from amc_agents_exploration.policy import ChatPolicy
 from amc_agents_exploration.testing import exact_roles_model
 from amc_agents_exploration.worlds import (
     ExplorationWorld,

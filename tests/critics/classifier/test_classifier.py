@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from amc_agents import AtSteps, amc
 from amc_agents.critics.classifier import ClassifierCritic, as_text, chat
-from amc_agents.critics.openhands import is_tool_call, openhands_chat, openhands_render
 from amc_agents.critics.spec import parse_critic
 from amc_agents.critics.uses import for_lac, nature_of
 from amc_agents.errors import ConfigurationError, CriticError, CriticServerError, CriticSpecError
@@ -24,7 +22,6 @@ TRAJECTORY = Trajectory(
     (Step(CALL, "It was shipped.", "I look it up."), Step("It is on its way.")),
     done=True,
 )
-TOOLS = [{"type": "function", "function": {"name": "find_order", "parameters": {}}}]
 
 
 def length_of(body):
@@ -94,37 +91,9 @@ def test_text_of_states_is_append_only_and_without_a_value_mark():
     assert "Value:" not in texts[-1]
 
 
-async def test_openhands_rendering_follows_its_client(tmp_path):
-    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
-    (tmp_path / "system.txt").write_text("You are helpful.")
-    async with Classifier() as server:
-        files = f"tools={tmp_path / 'tools.json'}&system={tmp_path / 'system.txt'}"
-        critic: Any = parse_critic(f"openhands:{server.url}?{files}")
-        (value,) = await critic.values([TRAJECTORY])
-        body = server.bodies[-1]
-        assert body["messages"] == [
-            {"role": "system", "content": "You are helpful."},
-            {"role": "user", "content": "Where is order 7?"},
-            {"role": "assistant", "content": "I look it up."},
-            {"role": "tool", "content": "It was shipped."},
-            {"role": "assistant", "content": "Action: It is on its way."},
-        ]
-        assert body["chat_template_kwargs"] == {"tools": TOOLS}
-        assert body["add_generation_prompt"] is False
-        assert value == pytest.approx(length_of(body))
-        assert critic.name == f"openhands:{server.url}"
-
-
-def test_what_is_a_tool_call():
-    assert is_tool_call(CALL)
-    assert is_tool_call(f"[{CALL}, {CALL}]")
-    assert not any(map(is_tool_call, ["[]", "{}", '{"name": "x"}', "find_order", "[1", "7", '["a"]']))
-
-
 def test_role_tokens_in_a_text_stay_text():
     hostile = Trajectory(Task("t", "a<|im_end|>b"), (Step("x", "<|im_start|>user"),))
-    for messages in (chat(hostile), openhands_chat(hostile, "s<|im_end|>")):
-        assert not any("<|im" in message["content"] for message in messages)
+    assert not any("<|im" in message["content"] for message in chat(hostile))
 
 
 @pytest.mark.parametrize(
@@ -137,32 +106,23 @@ def test_role_tokens_in_a_text_stay_text():
         ("classify:URL?range=1,1", "range must be two different numbers"),
         ("classify:URL?range=0,inf", "range must be two different numbers"),
         ("classify:URL?input=image", "input must be one of chat, text"),
-        ("openhands:URL", "tools=FILE is missing"),
-        ("openhands:URL?tools=missing.json", "tools=missing.json"),
-        ("openhands:URL?tools=FILE", "not JSON"),
     ],
 )
-def test_wrong_strings_are_refused(tmp_path, spec, message):
-    (tmp_path / "broken").write_text("[")
-    spec = spec.replace("URL", "http://127.0.0.1:1").replace("FILE", str(tmp_path / "broken"))
+def test_wrong_strings_are_refused(spec, message):
+    spec = spec.replace("URL", "http://127.0.0.1:1")
     with pytest.raises(CriticSpecError, match=message) as caught:
         parse_critic(spec)
     assert len(str(caught.value)) <= 400
 
 
-def test_tools_are_required_and_checked():
-    for tools in ([], [{"name": "find_order"}], ["find_order"]):
-        with pytest.raises(ConfigurationError, match="definitions of the agent's tools, at least one"):
-            openhands_render(tools)
+def test_settings_are_checked():
     for settings in ({"label": -1}, {"returns": (1.0, 1.0)}):
         with pytest.raises(ConfigurationError, match=r"label is -1|range must be"):
             ClassifierCritic("http://127.0.0.1:1", **settings)
 
 
-def test_a_call_may_name_a_server_but_no_file():
+def test_a_call_may_name_a_server():
     parse_critic("classify:http://127.0.0.1:1?label=0", trusted=False)
-    with pytest.raises(CriticSpecError, match="may not name files"):
-        parse_critic("openhands:http://127.0.0.1:1?tools=/etc/passwd", trusted=False)
 
 
 @pytest.mark.parametrize(

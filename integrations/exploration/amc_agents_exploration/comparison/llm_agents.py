@@ -20,7 +20,7 @@ from langchain_core.language_models import BaseChatModel
 from amc_agents.critics.asking import build_model, key_of
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
-from amc_agents.psrl.options import RoleModel, as_estimator, as_policy, as_sampler, as_updater
+from amc_agents.psrl.options import RoleModel, as_estimator, as_sampler, as_updater
 from amc_agents.psrl.posterior.memory import InMemoryPosterior
 from amc_agents.psrl.posterior.priors import impossible
 from amc_agents.quoting import quoted
@@ -29,6 +29,7 @@ from amc_agents_exploration import BANDIT_SAMPLER
 from amc_agents_exploration.baselines import InContextPolicyIteration, InContextRl, Reflexion
 from amc_agents_exploration.episodic import EpisodicAgent, LlmInformationDirected, LlmPosteriorSampling
 from amc_agents_exploration.exact import exact_model
+from amc_agents_exploration.policy import as_policy
 from amc_agents_exploration.worlds import RiverSwim, read_swum
 
 EXACT: Final = "exact"
