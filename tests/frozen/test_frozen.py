@@ -34,12 +34,12 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 19,
-    "lines of amc_agents": 70_950,  # 68,700, amc advise, the quick critic, races, and more forms of logs
-    "files of amc_agents": 321,
-    "lines of the first wing": 49_200,  # all but bench, operations and cli
-    "files of the first wing": 217,
-    "lines of tests": 64_100,
-    "files of tests": 389,
+    "lines of amc_agents": 70_750,  # 68,700, amc advise, the quick critic, races, and more forms of logs
+    "files of amc_agents": 320,
+    "lines of the first wing": 49_000,  # all but bench, operations and cli
+    "files of the first wing": 216,
+    "lines of tests": 64_000,
+    "files of tests": 388,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
 lowers a figure lowers its ceiling; one that adds a feature raises it by what the feature takes."""
