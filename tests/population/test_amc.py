@@ -192,9 +192,9 @@ def test_below_the_quorum_all_causes_are_raised_and_long_ones_are_shortened():
         return RuntimeError(f"{answer[-1]} failed at https://me:secret@host/ " + "x" * 10_000)
 
     with pytest.raises(QuorumLost, match=r"RuntimeError: \d failed at https://\*\*\*@host/ xx") as caught:
-        amc(number_agent(respond), "uniform", environment=sum_world, n_particles=30, seed=1).run(start())
+        amc(number_agent(respond), "uniform", environment=sum_world, n_particles=12, seed=1).run(start())
     assert len(str(caught.value)) <= 400
-    assert len(caught.value.causes) == 30
+    assert len(caught.value.causes) == 12
     assert SumWorld.open == 0
 
     def sometimes(messages):
@@ -204,7 +204,7 @@ def test_below_the_quorum_all_causes_are_raised_and_long_ones_are_shortened():
     run = amc(
         number_agent(sometimes),
         environment=sum_world,
-        n_particles=30,
+        n_particles=12,
         settings=AmcSettings(quorum=1),
         resample=Never(),
         seed=1,

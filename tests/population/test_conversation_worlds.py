@@ -190,7 +190,7 @@ def test_what_was_applied_between_the_turns_is_no_change_of_the_next(build, orig
     assert len((original / "notes.txt").read_text().split()) == 5
 
 
-@pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "other"}}])
+@variants("config", [None, {"configurable": {"thread_id": "other"}}])
 def test_only_turns_of_the_same_thread_go_on(build, config, workspaces):
     graph = build(None if config is None else InMemorySaver())
     turn(graph, None if config is None else THREAD, durability=None if config is None else "exit")
@@ -229,6 +229,7 @@ def test_a_turn_can_be_repeated_from_the_checkpoint_before_it(build):
     assert second[:3] == first
 
 
+@pytest.mark.thorough  # quick: test_a_world_that_cannot_be_saved_is_a_note
 def test_worlds_without_snapshots_start_anew_and_a_note_says_so(build, original, workspaces):
     class Plain:
         def __init__(self, inner=None):
@@ -274,6 +275,7 @@ def test_worlds_with_reset_start_their_task_anew_without_a_note():
             assert not any("conversation" in note for note in run.notes)
 
 
+@pytest.mark.thorough  # quick: test_only_turns_of_the_same_thread_go_on
 def test_a_node_of_another_graph_starts_anew(build, workspaces):
     outer = (StateGraph(MessagesState).add_node("amc", build()).add_edge(START, "amc").add_edge("amc", END)).compile(
         checkpointer=InMemorySaver()

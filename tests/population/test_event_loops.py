@@ -180,9 +180,7 @@ async def streamed(graph: Any) -> str:
 
 # The last connection of a plain `asyncio.run` stays open until it is found to be dead.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "name", ["tool", "store", *(pytest.param(name, marks=pytest.mark.thorough) for name in [*AGENTS][2:])]
-)
+@variants("name", AGENTS)
 def test_calls_in_every_order(chat, name):
     plain = AGENTS[name](chat)
     graph = wrapped(plain)

@@ -20,6 +20,7 @@ from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps, EveryStep, Never
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.population.worlds import TASK, EndsByNine, ReturnSoFar, number_agent, start, sum_world
+from tests.variants import variants
 
 HOOKS = """on_start on_step on_pause on_weighed on_resampled on_fork on_stopped on_end on_result on_close""".split()
 
@@ -165,7 +166,7 @@ def test_next_names_another_verb():
         assert run.history[0].ancestors is None
 
 
-@pytest.mark.parametrize("asynchronous", [True, False])
+@variants("asynchronous", [True, False])
 async def test_before_call_refuses_a_call_or_holds_it(asynchronous):
     paid = []
 

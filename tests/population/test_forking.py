@@ -220,7 +220,7 @@ def test_the_offspring_of_a_finished_particle_has_its_own_containers():
     assert len({id(bag) for bag in bags}) == len(bags)
 
 
-@pytest.mark.parametrize("limited", [ToolCallLimitMiddleware, ModelCallLimitMiddleware])
+@variants("limited", [ToolCallLimitMiddleware, ModelCallLimitMiddleware])
 def test_run_limits_of_middlewares_count_the_steps_before_a_fork(limited):
     calls = itertools.count()
 

@@ -135,7 +135,7 @@ async def test_the_offspring_of_a_hand_off_does_not_call_the_model_again():
         assert len(calls) == 8
 
 
-@pytest.mark.parametrize("is_async", [True, False])
+@variants("is_async", [True, False])
 async def test_a_hand_off_without_a_surrounding_graph_is_refused(is_async):
     with pytest.raises(AgentContractError, match=r"handed off to 'bob'.*no surrounding graph"):
         await alice("transfer").ainvoke(start()) if is_async else alice("transfer").invoke(start())

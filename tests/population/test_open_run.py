@@ -387,7 +387,7 @@ def test_forks_that_share_one_world_close_it_once():
     assert (Stateless.made, Stateless.closings) == (1, 1)
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
+@variants("asynchronous", [False, True])
 def test_a_world_stays_open_for_a_tool_in_a_thread_that_outlives_its_particle(asynchronous):
     found = []
 

@@ -14,6 +14,7 @@ from amc_agents.models.seeding import particle_rng
 from amc_agents.runtime.door import in_particle
 from amc_agents.testing import ScriptedChatModel
 from tests.population.commits.ledger import call, results, start
+from tests.variants import variants
 
 N_INNER = 5
 POOL = ThreadPoolExecutor(1)
@@ -71,7 +72,7 @@ def agent(asked, how):
     return create_agent(ScriptedChatModel(respond=respond), [look])
 
 
-@pytest.mark.parametrize("how", [in_threads, in_a_pool, in_a_pool_of_the_program, in_a_loop_of_its_own])
+@variants("how", [in_threads, in_a_pool, in_a_pool_of_the_program, in_a_loop_of_its_own])
 def test_model_calls_in_threads_of_a_tool_are_counted(asked, how):
     run = amc(agent(asked, how), "uniform", n_particles=3, resample=Never()).run(start())
     assert len(asked) == 3 * N_INNER

@@ -32,6 +32,7 @@ from tests.population.commits.ledger import (
     shop_tools,
     start,
 )
+from tests.variants import variants
 
 
 class State(TypedDict):
@@ -202,8 +203,8 @@ def test_hopeless_particles_are_stopped_early():
         run(Runner([3]), critic=Judge([0.1]), race=Race(stop=EarlyStop(at_step=2, below=0.5)))
 
 
-@pytest.mark.parametrize("sync", [False, True])
-@pytest.mark.parametrize(("restarts", "number", "steps"), [(1, 1, 2 + 4), (2, 2, 2 + 2 + 5), (9, 3, 2 + 2 + 2 + 6)])
+@variants("sync", [False, True])
+@variants(("restarts", "number", "steps"), [(1, 1, 2 + 4), (2, 2, 2 + 2 + 5), (9, 3, 2 + 2 + 2 + 6)])
 def test_a_stopped_particle_begins_anew_until_no_restart_is_left(restarts, number, steps, sync):
     runner, judge = Runner([3, 4, 5, 6]), Judge([0.1, 0.2, 0.3, 0.9])
     stop = EarlyStop(at_step=2, below=0.5, restarts=restarts)

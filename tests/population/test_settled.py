@@ -188,8 +188,8 @@ def text_of(messages):
     return texts
 
 
-@pytest.mark.parametrize("n_particles", [1, 2])
-@pytest.mark.parametrize("sync", [True, False])
+@variants("n_particles", [1, 2])
+@variants("sync", [True, False])
 def test_the_last_particle_streams_token_by_token(n_particles, sync):
     respond = digits if n_particles == 1 else fails_in_one_particle()
     agent = text_agent(Spelling(respond=respond))

@@ -15,6 +15,7 @@ from amc_agents import Never, amc, effect
 from amc_agents.models.seeding import particle_rng
 from amc_agents.testing import ScriptedChatModel
 from tests.population.commits.ledger import Ledger, call, results
+from tests.variants import variants
 
 QUESTION = {"messages": [HumanMessage("How many days?", id="fixed")]}
 
@@ -88,7 +89,7 @@ def cached_nodes(respond, tools, inner=False):
     return outer.compile()
 
 
-@pytest.mark.parametrize("inner", [False, True])
+@variants("inner", [False, True])
 def test_the_cache_of_a_node_is_passed_by(inner):
     agent = cached_nodes(searching, [search], inner)
     options = {"step_after": ["team"], "tools": {"team": "read"}} if inner else {}

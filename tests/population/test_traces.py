@@ -62,6 +62,7 @@ def traced(play, tree=None, **settings):
     return play(graph, {"callbacks": [tree]}), tree
 
 
+@pytest.mark.thorough  # quick: test_a_particles_run_names_its_ancestor
 def test_all_traced_runs_form_one_tree(play):
     _, tree = traced(play)
     [root] = tree.roots

@@ -76,7 +76,7 @@ def last_differs():
     return lambda messages: f"Action: {next(numbers)}" if len(messages) == 11 else "Action: 1"
 
 
-@pytest.mark.parametrize("resample", [Never(), AtSteps(2)], ids=str)
+@variants("resample", [Never(), AtSteps(2)], ids=str)
 def test_particles_that_differ_only_at_the_last_step_are_not_noted(resample):
     assert notes(last_differs(), 5, 6, resample=resample) == []
 

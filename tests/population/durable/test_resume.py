@@ -207,6 +207,7 @@ def test_the_elapsed_time_of_a_restored_run_counts(monkeypatch):
         broken.graph.run(None, CONFIG)
 
 
+@pytest.mark.thorough  # quick: the other resumed runs of this file
 def test_a_run_that_had_reached_stop_at_ends_so_after_a_restart(monkeypatch):
     async def fail(*_):
         raise OSError("the machine dies")

@@ -97,6 +97,7 @@ def test_a_replay_that_breaks_off_goes_on_as_itself(scenario):
         assert facts(scenario.graph.run(None, rest)) == whole
 
 
+@pytest.mark.thorough  # quick: the other replays of this file
 def test_a_seed_of_a_call_is_the_runs_seed():
     plain = facts(Scenario(seed=8).graph.run(start()))
     assert facts(Scenario(seed=3).graph.run(start(), {"configurable": {"amc_seed": 8}})) == plain

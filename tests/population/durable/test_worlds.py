@@ -19,6 +19,7 @@ from amc_agents.smc import EveryStep, Never
 from amc_agents.types import Task, TimeStep
 from tests.population.durable.scenario import CONFIG, LENGTH, N, Scenario, facts
 from tests.population.worlds import TASK, SumWorld, start
+from tests.variants import variants
 
 
 def broken_and_resumed(scenario, call=3):
@@ -97,9 +98,7 @@ def test_a_payload_that_nothing_can_serialise_is_no_obstacle():
     assert run.best.task is task
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda: ReplayFork(lambda seed: SumWorld(LENGTH)), lambda: NoFork(SumWorld(LENGTH), "x")]
-)
+@variants("wrap", [lambda: ReplayFork(lambda seed: SumWorld(LENGTH)), lambda: NoFork(SumWorld(LENGTH), "x")])
 def test_wrapped_worlds_are_replayed(wrap):
     schedule = Never() if isinstance(wrap(), NoFork) else EveryStep()
     settings = {"environment": lambda state: (wrap(), TASK), "resample": schedule}
@@ -204,6 +203,7 @@ def test_a_broken_run_keeps_its_snapshots_until_it_is_answered():
     assert len(SavedFolder.disk) == 1
 
 
+@pytest.mark.thorough  # quick: test_a_world_that_cannot_be_saved_is_a_note
 def test_a_world_that_cannot_come_back_has_no_points_and_the_run_says_so(caplog):
     saver = InMemorySaver()
     scenario = folder_scenario(Folder, saver)

@@ -241,6 +241,7 @@ async def test_a_cancelled_store_operation_completes():
     assert done == ["begin", "insert", "commit"]
 
 
+@pytest.mark.thorough  # quick: test_twenty_tasks_at_once_lose_nothing
 async def test_cancellations_at_random_moments_lose_nothing_in_sqlite(tmp_path):
     rng = random.Random(0)
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "memory.db")) as store:
