@@ -39,7 +39,8 @@ def advise(
     from amc_agents.cli.import_logs import function_named
     from amc_agents.files import replace_file
     from amc_agents.operations.advise import advise as replayed
-    from amc_agents.operations.advise.advice_page import HEADER, advice_page, cells, headline
+    from amc_agents.operations.advise.advice_page import HEADER, advice_page, cells, headline, saving_line
+    from amc_agents.operations.advise.advising import code_of
 
     console = console_beside(as_json)
     advice = replayed(data, critics=critic or (), answer=function_named(answer, "--answer"))
@@ -58,6 +59,8 @@ def advise(
     console.print(f"{headline(advice)}.")
     if advice.code:
         console.print(f"Use it: {advice.code}")
+    if advice.saving is not None:
+        console.print(f"To spend less: {saving_line(advice.saving)}.\nUse it: {code_of(advice.saving)}")
     console.print(f"Written: {page}")
     if as_json:
         print_json({**advice.as_plain(), "page": str(page)})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 
-from amc_agents.errors import ConfigurationError
+from amc_agents import EarlyStop, Race
+from amc_agents.errors import ConfigurationError, PopulationError
 from amc_agents.operations.advise import advise
 from amc_agents.operations.advise.advice_page import advice_page
 from amc_agents.operations.advise.advising import code_of
@@ -18,6 +20,8 @@ from amc_agents.operations.advise.replay import Prefixes, Replayed, early_stops,
 from amc_agents.operations.advise.runs import Runs, TaskRuns, closing_actions, read_runs
 from amc_agents.training.dataset import LoggedTrajectory, replace_dataset
 from amc_agents.types import Step, Task, Trajectory
+from tests.population.test_race import Judge, Runner, ask, chat
+from tests.population.test_race import run as play
 
 
 def run(task, outcome, n_steps=2, last="submit", *, text="x"):
@@ -109,6 +113,48 @@ def test_early_stops_are_the_mean_over_all_orders():
         assert found.tokens[0] == pytest.approx(np.mean(tokens))
 
 
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_races_pick_at_run_time_what_the_replay_picks(k):
+    # The outcome of a run is its number, so that the replay's mean outcome names the run that it picks.
+    turns, sizes = [3, 1, 2, 7], [20, 60, 70, 13]
+    steps, tokens = [turn + 1 for turn in turns], [(n + 1) * size for n, size in zip(turns, sizes, strict=True)]
+    seconds = [0.3, 0.4, 0.1, 0.2]
+    for subset in combinations(range(4), k):
+
+        def of(values, subset=subset):
+            return [values[number] for number in subset]
+
+        task = task_runs(subset, steps=of(steps), tokens=of(tokens), seconds=of(seconds))
+        for by in ("steps", "tokens"):
+            picked = subset[int(ask(chat(of(turns), sizes=of(sizes)), k, race=Race(by=by)).best.answer)]
+            assert picked == figures(task, f"race-{by}", k)[0]
+        picked = subset[play(Runner([1] * k, sleep=of(seconds)), race=Race()).best_output["number"]]
+        assert picked == figures(task, "race-clock", k)[0]
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_early_stops_at_run_time_are_those_of_the_replay(attempts):
+    task = task_runs([0, 1, 1, 0], steps=[9, 2, 3, 12])
+    worth = np.array([0.1, 0.9, 0.8, 0.2])
+    found = early_stops(
+        Runs((task, replace(task, task="u")), "logged", 0), Prefixes({1: (worth, worth)}), np.array([0, 1]),
+        attempts=attempts,
+    )  # fmt: skip
+    assert found.stop is not None
+    step, below = found.stop
+    stop, success, steps = EarlyStop(at_step=step, below=below, restarts=attempts - 1), [], []
+    for order in permutations(range(4)):
+        runner = Runner([int(task.steps[number]) for number in order])
+        try:
+            answer = play(runner, n_particles=1, critic=Judge(worth[[*order]]), race=Race(stop=stop))
+            success.append(task.success[order[answer.best_output["number"]]])
+        except PopulationError:
+            success.append(0.0)
+        steps.append(runner.steps)
+    assert found.success[0] == pytest.approx(np.mean(success))
+    assert found.tokens[0] == pytest.approx(10 * np.mean(steps))
+
+
 def test_an_early_stop_that_would_lose_too_much_is_not_chosen():
     task = task_runs([1, 1, 1, 1], steps=[4] * 4)
     scores = np.array([0.0, 1, 2, 3])
@@ -179,7 +225,7 @@ def test_bounds_that_hold_for_all_methods_are_lower():
     assert (simultaneous_low(differences) < alone).all()
 
 
-def dataset(folder, n_tasks=20):
+def dataset(folder, n_tasks=20, *, longer=0):
     """Runs that fail when they say so in their last thought, and take longer."""
     rng = np.random.default_rng(0)
     records = []
@@ -187,7 +233,9 @@ def dataset(folder, n_tasks=20):
         for group in range(4):
             good = bool(rng.random() < 0.5)
             thought = "it holds" if good else "it melts"
-            trajectory = run(f"task-{task:02d}", float(good), n_steps=int(rng.integers(3, 6)), text=thought)
+            trajectory = run(
+                f"task-{task:02d}", float(good), n_steps=int(rng.integers(3, 6)) + (0 if good else longer), text=thought
+            )
             minutes = rng.integers(5, 20) + (0 if good else 20)
             records.append(
                 logged(trajectory, group, started="2026-01-01T10:00:00", ended=f"2026-01-01T10:{minutes:02d}:00")
@@ -222,12 +270,39 @@ def test_without_a_difference_nothing_is_recommended(tmp_path):
     assert code_of(None) == ""
 
 
-def test_one_run_a_task_says_what_is_missing(tmp_path):
-    replace_dataset(tmp_path, [logged(run(f"t{task}", float(task % 2))) for task in range(20)])
+def test_one_run_a_task_says_what_is_missing_and_trains_a_critic_across_tasks(tmp_path):
+    pytest.importorskip("sklearn")
+    texts = {0.0: "it melts", 1.0: "it holds"}
+    outcomes = [float(task % 2) for task in range(40)]
+    runs = [run(f"t{task}", outcome, 6, text=texts[outcome]) for task, outcome in enumerate(outcomes)]
+    replace_dataset(tmp_path, [logged(each) for each in runs])
     advice = advise(tmp_path)
     assert advice.recommendation is None
     assert "have one run" in advice.notes[0]
-    assert "log at least 2" in advice.notes[0]
+    # The outcomes' deviation is 0.5: (1.98 x 0.5 / 0.05)^2 = 394 tasks, of 4 runs each.
+    assert "about 394 tasks, so about 1,536 more runs" in advice.notes[0]
+    assert advice.quick is not None
+    assert (advice.quick.siblings, advice.quick.refusal) == (False, None)
+    assert advice.quick.auc is not None
+    assert advice.quick.auc.low > 0.9
+    assert "orders runs of all tasks that go on with an AUC of" in advice.notes[-1]
+
+
+def test_what_can_be_recommended_has_code(tmp_path):
+    pytest.importorskip("sklearn")
+    advice = advise(dataset(tmp_path / "data", longer=40))
+    single = advice.rows[0]
+    assert (single.difference, single.low < 0 < single.high) == (0, True)
+    for row in advice.rows[2:]:
+        assert bool(code_of(row)) == row.deployable == (row.name not in ("known-best", "race-tokens"))
+    assert 'race=Race(by="steps")' in code_of(next(row for row in advice.rows if row.name == "race-steps"))
+    stops = [row for row in advice.rows if row.name == "early-stop"]
+    assert [f"restarts={row.k - 1}" in code_of(row) for row in stops] == [False, True]
+    assert advice.saving is not None
+    assert advice.saving in stops
+    scope = {"EarlyStop": EarlyStop, "Race": Race, "math": math, "amc": lambda agent, **settings: settings, "agent": 0}
+    for row in advice.rows:
+        exec(code_of(row).replace("resample=Never()", ""), scope)
 
 
 def test_unknown_outcomes_are_left_out(tmp_path):

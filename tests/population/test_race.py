@@ -264,14 +264,14 @@ class Model(ScriptedChatModel):
         return answer
 
 
-def chat(turns, *, reports=True):
-    """An agent whose run n makes `turns[n]` calls of a tool and answers n; each request has 15 + 100 n tokens."""
-    numbers = count()
+def chat(turns, *, sizes=None, reports=True):
+    """An agent whose run n makes `turns[n]` calls of a tool and answers n; each request has `sizes[n]` tokens."""
+    numbers, sizes = count(), sizes or [15 + 100 * number for number in range(len(turns))]
 
     def respond(messages):
         looked = [message for message in messages if isinstance(message, ToolMessage)]
         number = int(looked[0].content) if looked else next(numbers)
-        usage = {"input_tokens": 10, "output_tokens": 5 + 100 * number, "total_tokens": 15 + 100 * number}
+        usage = {"input_tokens": 10, "output_tokens": sizes[number] - 10, "total_tokens": sizes[number]}
         calls = [{"name": "look", "args": {"number": number}, "id": f"{number}-{len(looked)}"}]
         return AIMessage(
             str(number) if turns[number] else "stuck",

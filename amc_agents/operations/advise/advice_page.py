@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amc_agents.operations.advise.advising import Advice
+from amc_agents.operations.advise.advising import Advice, code_of
 from amc_agents.operations.advise.recommending import Row
 from amc_agents.operations.page.markup import Child, Html, definitions, document, element, figures, section, table
 
@@ -40,6 +40,9 @@ def advice_page(advice: Advice, title: str) -> str:
     ]
     if chosen is not None:
         content.insert(0, section("How to use it", element("pre", advice.code)))
+    if advice.saving is not None:
+        saving = element("p", f"{saving_line(advice.saving)}."), element("pre", code_of(advice.saving))
+        content.insert(0 if chosen is None else 1, section("To spend less", *saving))
     if advice.quick is not None:
         content.append(section("What a quick critic learns", *_critic(advice)))
     content.append(section("What the logs do not say", element("ul", [element("li", note) for note in advice.notes])))
@@ -57,11 +60,20 @@ def headline(advice: Advice) -> str:
     return f"{row.name} with k = {row.k} raises success from {row.success - row.difference:.3f} to {row.success:.3f}"
 
 
+def saving_line(row: Row) -> str:
+    """Return what an early stop saves."""
+    return (
+        f"{row.name} with k = {row.k} takes {row.tokens or 0:.2f} of the tokens, at a success of {row.success:.3f} "
+        f"({row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}])"
+    )
+
+
 def cells(row: Row) -> list[str]:
     """Return the texts of a row, in the order of `HEADER`."""
     name = row.name if row.deployable else f"({row.name})"
     single = row.name == "single"
-    difference = "" if single else f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
+    half = f"itself ±{(row.high - row.low) / 2:.3f}"
+    difference = half if single else f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
     multiples = ["" if value is None else f"{value:.2f}" for value in (row.tokens, row.cost, row.latency)]
     return [name, str(row.k), f"{row.success:.3f}", difference, *multiples]
 
@@ -98,8 +110,8 @@ def _chart(rows: Sequence[Row], chosen: Row | None) -> Html:
     shown = [row for row in rows if row.tokens is not None]
     most = max(row.tokens or 0 for row in shown)
     single = rows[0].success
-    lows = [max(0.0, single + row.low) for row in shown if row.name != "single"] or [single]
-    highs = [single + row.high for row in shown if row.name != "single"] or [single]
+    lows = [max(0.0, single + row.low) for row in shown]
+    highs = [single + row.high for row in shown]
     bottom, top = min(*lows, single) - 0.02, max(*highs, single) + 0.02
 
     def x(tokens: float) -> float:
@@ -123,9 +135,8 @@ def _chart(rows: Sequence[Row], chosen: Row | None) -> Html:
         is_chosen = chosen is not None and (row.name, row.k) == (chosen.name, chosen.k)
         style = "var(--s2)" if is_chosen else "var(--s1)" if row.deployable else "var(--muted)"
         about = f"{row.name}, k = {row.k}: {row.success:.3f}"
-        if row.name != "single":
-            low, high = round(y(max(0.0, single + row.low)), 1), round(y(single + row.high), 1)
-            marks.append(element("line", x1=at, x2=at, y1=low, y2=high, stroke=style, stroke_width=1.2, opacity=0.45))
+        low, high = round(y(max(0.0, single + row.low)), 1), round(y(single + row.high), 1)
+        marks.append(element("line", x1=at, x2=at, y1=low, y2=high, stroke=style, stroke_width=1.2, opacity=0.45))
         point = element("circle", element("title", about), cx=at, cy=round(y(row.success), 1), r=5, fill=style)
         marks.append(point)
     labelled = _labelled(shown, chosen)

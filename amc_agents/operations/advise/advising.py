@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from amc_agents.critics.quick import Weights
 from amc_agents.critics.reliability import t_quantile
 from amc_agents.critics.spec import parse_critic
 from amc_agents.operations.advise.recommending import Row, recommend, rows_of
 from amc_agents.operations.advise.replay import Prefixes, early_stops, replay
 from amc_agents.operations.advise.runs import AnswerOf, Runs, closing_actions, read_runs
-from amc_agents.training.quick import STEPS, QuickTraining, RunStates, models_of_folds, trained_on
+from amc_agents.training.quick import STEPS, QuickTraining, RunStates, States, models_of_folds, trained_on
 from amc_agents.types import FloatArray, IntArray, Trajectory
 from amc_agents.usage import Meter, metering
 
@@ -25,6 +26,8 @@ QUICK = "quick"
 """Name of the critic that is trained here, and cross-fitted by task."""
 WANTED = 0.05
 """Half-width of the interval that the advice to log more aims at."""
+RUNS = 4
+"""Runs of a task that the advice to log more names."""
 N_FOLDS = 5
 IN_ONE_CALL = 64
 """States in one call of a critic."""
@@ -62,6 +65,14 @@ class Advice:
             if row.name not in best or row.low > best[row.name].low:
                 best[row.name] = row
         return list(best.values())
+
+    @property
+    def saving(self) -> Row | None:
+        """The early stop that takes the fewest tokens, if it loses less than `WANTED` of success; None: none does."""
+        scale = float(np.ptp(np.concatenate([task.success for task in self.runs.tasks])))
+        stops = [row for row in self.rows if row.stop is not None and row.tokens is not None and row.tokens < 1]
+        safe = [row for row in stops if row.low > -WANTED * scale]
+        return min(safe, key=lambda row: row.tokens or 0, default=None)
 
     @property
     def code(self) -> str:
@@ -103,6 +114,7 @@ def advise(data: str | Path, *, critics: Sequence[str] = (), answer: AnswerOf | 
         scores[QUICK] = np.split(final, ends)
         half = np.median([len(run.steps) for run in trajectories])
         prefixes = Prefixes({step: tuple(np.split(between[step], ends)) for step in STEPS if step < half})
+    notes.append(_not_in_logs(quick))
     tokens: dict[str, float] = {}
     for spec in critics:
         scores[spec], tokens[spec] = asyncio.run(_judged(spec, runs))
@@ -119,25 +131,30 @@ def advise(data: str | Path, *, critics: Sequence[str] = (), answer: AnswerOf | 
 
 
 def cross_fitted(states: RunStates, fold: IntArray) -> tuple[FloatArray, dict[int, FloatArray]]:
-    """Score every state by a quick critic whose weights and settings come from the tasks of other folds.
+    """Value every state by a quick critic whose weights and settings come from the tasks of other folds.
 
     Args:
         states: of all runs.
         fold: `[runs]` fold of each run.
 
     Returns:
-        `[runs]` scores of the finished runs, and number of steps -> `[runs]` scores after so many; NaN where a run has
+        `[runs]` values of the finished runs, and number of steps -> `[runs]` values after so many; NaN where a run has
         ended by then.
     """
     models = models_of_folds(states, fold)
+    low, high = float(states.returns.min()), float(states.returns.max())
+
+    def value_of(weights: Weights, part: States, row: int) -> float:
+        """Return the value as `QuickModel.value` computes it at run time."""
+        return low + (high - low) * weights.probability(weights.score(part.counts[row], part.words[row]))
+
     final = np.full(len(fold), math.nan)
     between = {step: np.full(len(fold), math.nan) for step in STEPS}
     for number, run in enumerate(states.over.run):
-        final[run] = models[int(fold[run])].over.score(states.over.counts[number], states.over.words[number])
+        final[run] = value_of(models[int(fold[run])].over, states.over, number)
     going_on = states.going_on
     for number, (run, step) in enumerate(zip(going_on.run, going_on.step, strict=True)):
-        score = models[int(fold[run])].going_on.score(going_on.counts[number], going_on.words[number])
-        between[int(step)][run] = score
+        between[int(step)][run] = value_of(models[int(fold[run])].going_on, going_on, number)
     return final, between
 
 
@@ -148,15 +165,28 @@ def runs_needed(differences_deviation: float, half_width: float = WANTED) -> int
 
 def code_of(row: Row | None) -> str:
     """Return the code that uses a method."""
-    if row is None:
+    if row is None or not row.deployable:
         return ""
     name, _, critic = row.name.partition(":")
     template = _CODE.get(name, "")
-    return template.format(k=row.k, critic="quick:critic" if critic == QUICK else critic)
+    at_step, below = row.stop or (0, 0.0)
+    return template.format(
+        k=row.k,
+        critic="quick:critic" if critic == QUICK else critic,
+        at_step=at_step,
+        below=f"{below:.4g}" if math.isfinite(below) else "math.inf",
+        restarts=f", restarts={row.k - 1}" if row.k > 1 else "",
+    )
 
 
 _CODE = {
     "race-clock": "graph = amc(agent, n_particles={k}, race=Race())",
+    "race-steps": 'graph = amc(agent, n_particles={k}, race=Race(by="steps"))',
+    "race-tokens": 'graph = amc(agent, n_particles={k}, race=Race(by="tokens"))',
+    "early-stop": (
+        'graph = amc(agent, critic="quick:critic", n_particles=1, '
+        "race=Race(stop=EarlyStop(at_step={at_step}, below={below}{restarts})))"
+    ),
     "shortest": 'graph = amc(agent, n_particles={k}, select="shortest", resample=Never())',
     "longest": 'graph = amc(agent, n_particles={k}, select="longest", resample=Never())',
     "vote": 'graph = amc(agent, n_particles={k}, select="vote", resample=Never())',
@@ -171,19 +201,33 @@ def _notes(runs: Runs) -> Iterator[str]:
     if runs.most < 2:
         deviation = float(np.concatenate([task.success for task in runs.tasks]).std())
         needed = runs_needed(deviation)
+        more = sum(max(0, RUNS - len(task)) for task in runs.tasks[:needed]) + RUNS * max(0, needed - n_tasks)
         yield (
             f"most of the {n_tasks:,} tasks have one run, so no method that chooses among runs of a task can be "
-            f"replayed: log at least 2, better 4, runs of the same tasks. An interval of +-{WANTED:g} takes about "
-            f"{needed:,} tasks"
+            f"replayed: log at least 2, better {RUNS}, runs of the same tasks. An interval of +-{WANTED:g} takes about "
+            f"{needed:,} tasks, so about {more:,} more runs"
         )
     if runs.tokens_are == "text":
         yield "tokens are estimated from the text, four characters each: the logs do not count them for every run"
     if not all(np.isfinite(task.seconds).all() for task in runs.tasks):
         yield "no race by the clock and no latency: some runs have no time of start and end"
-    yield (
-        "resampling and forks cannot be replayed: what a run would have done after another past is in no log. The "
-        "critic's AUC by step says what they could use; `amc bench` measures them"
+
+
+def _not_in_logs(quick: QuickTraining | None) -> str:
+    """Return what logs cannot tell, and what the critic's figures say about it."""
+    text = (
+        "resampling and forks cannot be replayed: what a run would have done after another past is in no log. "
+        "`amc bench` measures them"
     )
+    if quick is None or not quick.by_step:
+        return text
+    among = "siblings" if quick.siblings else "runs of all tasks"
+    shown = ", ".join(
+        f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}] after {step}" for step, value in quick.by_step.items()
+    )
+    useful = any(value.low > 0.5 for value in quick.by_step.values())
+    verdict = "some of it above chance" if useful else "nowhere above chance, so they would have nothing to go by"
+    return f"{text}. The quick critic orders {among} that go on with an AUC of {shown} steps: {verdict}"
 
 
 def _agree(runs: Runs) -> bool:

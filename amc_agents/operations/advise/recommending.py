@@ -34,20 +34,25 @@ class Row:
     k: int
     success: float
     difference: float
-    """From the mean of single runs of the same tasks."""
+    """From the mean of single runs of the same tasks; of a single run, 0."""
     low: float
     high: float
-    """95% interval of the difference, over tasks."""
+    """95% interval of the difference, over tasks; of a single run, that of its success, minus its success."""
     tokens: float | None
     cost: float | None
     latency: float | None
     tasks: int
     """Number of tasks that have k runs."""
     deployable: bool = True
+    stop: tuple[int, float] | None = None
+    """Of an early stop: the step after which runs are judged, and the value below which they are stopped."""
 
     def as_plain(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return dict(vars(self))
+        """Return JSON values; an infinite threshold, which stops all, is null."""
+        plain = {name: value for name, value in vars(self).items() if name != "stop"}
+        if self.stop is not None:
+            plain |= {"at_step": self.stop[0], "below": self.stop[1] if math.isfinite(self.stop[1]) else None}
+        return plain
 
 
 def rows_of(replayed: Sequence[Replayed], scale: float = 1.0) -> list[Row]:
@@ -108,8 +113,9 @@ def recommend(replayed: Sequence[Replayed], scale: float = 1.0, *, seed: int = 0
     winner = candidates[best]
     fields: Mapping[str, FloatArray] = {name: pick(name) for name in ("success", "tokens", "cost", "seconds")}
     chosen_by_task = Replayed(
-        winner.name, winner.k, fields["success"], fields["tokens"], fields["cost"], fields["seconds"]
-    )
+        winner.name, winner.k, fields["success"], fields["tokens"], fields["cost"], fields["seconds"],
+        stop=winner.stop,
+    )  # fmt: skip
     return _row(chosen_by_task, single, scale)
 
 
@@ -140,7 +146,8 @@ def _chosen(differences: FloatArray, scale: float) -> int:
 def _row(method: Replayed, single: Replayed, scale: float) -> Row:
     there = ~np.isnan(method.success)
     differences = (method.success - single.success)[there]
-    low, high = interval(differences, scale)
+    own = method.success[there] - method.success[there].mean()
+    low, high = interval(own if method is single else differences, scale)
 
     def multiple(name: str) -> float | None:
         ratio = getattr(method, name)[there].sum() / getattr(single, name)[there].sum()
@@ -149,5 +156,5 @@ def _row(method: Replayed, single: Replayed, scale: float) -> Row:
     return Row(
         method.name, method.k, float(method.success[there].mean()), float(differences.mean()), low, high,
         tokens=multiple("tokens"), cost=multiple("cost"), latency=multiple("seconds"), tasks=int(there.sum()),
-        deployable=method.deployable,
+        deployable=method.deployable, stop=method.stop,
     )  # fmt: skip

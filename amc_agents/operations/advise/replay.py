@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -38,7 +38,9 @@ class Replayed:
     seconds: FloatArray
     """From its start to its answer; runs go on in parallel, but for `early-stop`."""
     deployable: bool = True
-    """Whether `amc()` can do it: False if it reads the outcome, or has no form at run time yet."""
+    """Whether `amc()` can do it: False if it reads the outcome, or what the agent does not report at run time."""
+    stop: tuple[int, float] | None = None
+    """Of an early stop: the step and the threshold that all tasks together choose."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def replay(
     for k in range(2, runs.most + 1):
         for kind, field in MEASURES.items():
             if kind != "clock" or timed:
-                yield _replayed(runs, f"race-{kind}", k, _race(field), deployable=kind == "clock")
+                reported = kind != "tokens" or runs.tokens_are == "logged"
+                yield _replayed(runs, f"race-{kind}", k, _race(field), deployable=reported)
         yield _replayed(runs, "shortest", k, _best(lambda task: -_lengths(task)))
         yield _replayed(runs, "longest", k, _best(_lengths))
         if vote:
@@ -115,24 +118,31 @@ def early_stops(
         scale: range of the outcomes, largest minus smallest.
         worst: outcome of a run that was stopped.
     """
-    settings = [(step, quantile) for step in prefixes.scores for quantile in QUANTILES]
     single = np.array([[task.success.mean(), task.tokens.mean()] for task in runs.tasks])
+
+    def stopped(task: int, step: int, threshold: float) -> tuple[float, float, float, float]:
+        return _stopped(runs.tasks[task], prefixes, task, step, threshold, attempts, worst)
+
+    def chosen(tasks: Sequence[int]) -> tuple[int, float] | None:
+        """Return the setting that saves the most tokens on some tasks; None: none saves any."""
+        best, saved = None, 0.0
+        for step, quantile in product(prefixes.scores, QUANTILES):
+            threshold = _threshold(prefixes.scores[step], tasks, quantile)
+            rows = np.array([stopped(task, step, threshold) for task in tasks])
+            loss = (single[tasks, 0] - rows[:, 0]).mean()
+            saving = 1 - rows[:, 1].sum() / single[tasks, 1].sum()
+            if loss <= LARGEST_LOSS * scale and saving > saved:
+                best, saved = (step, threshold), saving
+        return best
+
     columns = np.empty((4, len(runs.tasks)))
     for fold in np.unique(folds):
-        inside = np.flatnonzero(folds != fold).tolist()
-        chosen, saved = None, 0.0
-        for step, quantile in settings:
-            threshold = _threshold(prefixes.scores[step], inside, quantile)
-            rows = np.array([_stopped(runs.tasks[t], prefixes, t, step, threshold, attempts, worst) for t in inside])
-            loss = (single[inside, 0] - rows[:, 0]).mean()
-            saving = 1 - rows[:, 1].sum() / single[inside, 1].sum()
-            if loss <= LARGEST_LOSS * scale and saving > saved:
-                chosen, saved = (step, threshold), saving
-        step, threshold = chosen or (next(iter(prefixes.scores)), -np.inf)
-        for t in np.flatnonzero(folds == fold).tolist():
-            columns[:, t] = _stopped(runs.tasks[t], prefixes, t, step, threshold, attempts, worst)
+        step, threshold = chosen(np.flatnonzero(folds != fold).tolist()) or (next(iter(prefixes.scores)), -np.inf)
+        for task in np.flatnonzero(folds == fold).tolist():
+            columns[:, task] = stopped(task, step, threshold)
     success, tokens, cost, seconds = columns
-    return Replayed("early-stop", attempts, success, tokens, cost, seconds, deployable=False)
+    stop = chosen(range(len(runs.tasks)))
+    return Replayed("early-stop", attempts, success, tokens, cost, seconds, stop is not None, stop)
 
 
 def _threshold(scores: Sequence[FloatArray], tasks: Sequence[int], quantile: float) -> float:
