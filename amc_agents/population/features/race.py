@@ -39,6 +39,8 @@ class _Mark:
     accepted: bool = False
     tokens: int = 0
     """Its tokens before the run was restored."""
+    seen: bool = False
+    """Whether its end was seen: it may have ended in a task that has not been waited for."""
 
 
 class Racing(Feature):
@@ -109,13 +111,14 @@ class Racing(Feature):
 
     def on_step(self, system: ParticleSystem, particle: Particle) -> None:
         """Take down who has arrived, and drop those that are beaten."""
+        _of(particle).seen = particle.finished
         if not particle.lost and _of(particle).accepted and all(particle is not each for each in self._arrived):
             self._arrived.append(particle)
             for each in system.particles:
                 if self._beaten(system, each):
                     system.runner.drop(each)
         first = self._first(system)
-        going_on = any(each.running for each in system.particles)
+        going_on = any(map(_is_open, system.particles))
         if len(first) < self._race.finish or self._ended or going_on:
             return
         self._ended = True
@@ -127,7 +130,7 @@ class Racing(Feature):
 
     def stops(self, system: ParticleSystem) -> str | None:
         """Return "race" when enough particles have arrived, or all others were stopped."""
-        if any(each.running for each in system.particles):
+        if any(map(_is_open, system.particles)):
             return None
         return "race" if len(self._first(system)) >= self._race.finish or self._lost(system) else None
 
@@ -192,7 +195,7 @@ class Racing(Feature):
 
     def restore_of(self, particle: Particle, recorded: Sequence[Any]) -> None:
         """Take over what was kept of a particle."""
-        particle.states[Racing] = _Mark(*recorded)
+        particle.states[Racing] = _Mark(*recorded, seen=particle.finished)
 
     # Who is first
 
@@ -208,9 +211,9 @@ class Racing(Feature):
         return [each for each in self._first(system) if each.succeeded]
 
     def _beaten(self, system: ParticleSystem, particle: Particle) -> bool:
-        """Whether a running particle can no longer be among the first."""
+        """Whether a particle that has not arrived can no longer be among the first."""
         first = self._first(system)
-        if len(first) < self._race.finish or not particle.running or any(particle is each for each in first):
+        if len(first) < self._race.finish or not _is_open(particle) or any(particle is each for each in first):
             return False
         return self._race.by == "clock" or self._measure(system, particle) >= self._measure(system, first[-1])
 
@@ -246,6 +249,11 @@ class Racing(Feature):
 def _of(particle: Particle) -> _Mark:
     mark: _Mark = particle.states.setdefault(Racing, _Mark())
     return mark
+
+
+def _is_open(particle: Particle) -> bool:
+    """Whether a particle may still arrive, or waits before a commit call."""
+    return not particle.lost and not (particle.finished and _of(particle).seen)
 
 
 def _tokens(particle: Particle) -> tuple[int, int]:
