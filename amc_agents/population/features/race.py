@@ -195,7 +195,8 @@ class Racing(Feature):
 
     def restore_of(self, particle: Particle, recorded: Sequence[Any]) -> None:
         """Take over what was kept of a particle."""
-        particle.states[Racing] = _Mark(*recorded, seen=particle.finished)
+        judged, accepted, tokens = recorded
+        particle.states[Racing] = _Mark(judged, accepted, tokens, seen=particle.finished)
 
     # Who is first
 
