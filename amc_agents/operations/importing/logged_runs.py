@@ -165,6 +165,8 @@ def runs_of_conversation(
     if len(starts) > 1:
         # What is logged for the conversation is not what one of its runs took.
         origin = replace(origin, started="", ended="", tokens=None, cost=None)
+    elif origin.started == origin.ended:
+        origin = replace(origin, ended="")  # a single moment was logged, which is no duration
     name = task or task_name(messages[: starts[0]])
     # Each message is looked at once, however many runs begin with it.
     lines = lines_of(messages[: starts[-1]])

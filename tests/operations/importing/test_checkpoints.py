@@ -22,6 +22,7 @@ from amc_agents.errors import CheckpointError
 from amc_agents.operations.importing import Outcomes, Reading, Refused, checkpoints, import_logs, read
 from amc_agents.operations.importing.checkpoints import SavedState, lineage
 from amc_agents.training.dataset import read_records
+from tests.operations.importing import shop
 from tests.operations.importing.shop import seen_by_a_run, shop_agent, texts
 
 
@@ -66,6 +67,22 @@ def test_every_call_reads_as_the_run_that_amc_would_have_seen(database):
     assert [(run.turn, run.over, run.cut_off) for run in runs] == [(n, True, False) for n in range(3)]
     assert len({run.trajectory.task.id for run in runs}) == 1
     assert len({run.origin.version for run in runs}) == 3
+
+
+def test_a_call_took_the_time_and_tokens_of_its_own_checkpoints(database, monkeypatch):
+    def respond(messages, original=shop.respond):
+        usage = {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}
+        return original(messages).model_copy(update={"usage_metadata": usage})
+
+    converse(database, "hello")
+    monkeypatch.setattr(shop, "respond", respond)
+    converse(database, "desk lamp", thread="t2")
+    converse(database, "hello", thread="t2")
+    without, *runs = (run.origin for run in read(database))
+    assert (without.tokens, [run.tokens for run in runs]) == (None, [30, 10])
+    times = [moment for run in runs for moment in (run.started, run.ended)]
+    assert times == sorted(times)
+    assert all(run.started < run.ended for run in runs)
 
 
 def test_an_agent_that_forgets_messages_is_read_where_it_would_pause(database):

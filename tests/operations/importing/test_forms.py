@@ -178,8 +178,8 @@ def mapped(number, *messages, answer):
     """A span as JavaScript's and Logfire's exporters write it, whose attributes are a map with lists."""
     usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": number}
     sides = {"gen_ai.input.messages": [*messages], "gen_ai.output.messages": [answer]}
-    return {"traceId": "a", "id": str(number), "startTimeUnixNano": f"176720000{number}000000000",
-            "endTimeUnixNano": f"176720000{number}500000000",
+    return {"traceId": "a", "id": str(number), "startTimeUnixNano": f"176722560{number}000000000",
+            "endTimeUnixNano": f"176722560{number}500000000",
             "attributes": {"gen_ai.operation.name": "chat", **sides, **usage}}  # fmt: skip
 
 
@@ -362,6 +362,51 @@ def test_a_benchmarks_record_names_its_task_trial_outcome_and_times(tmp_path):
         if "reward" in record:
             assert stored.trajectory.return_ == record["reward"]
         assert report.one_run_each is (record is swe)
+
+
+def measured(run):
+    origin = run.origin
+    return (origin.started[:19], origin.ended[:19], origin.tokens, origin.cost)
+
+
+ANSWERED_BY = {"response": {"created": 1767225600, "usage": {"total_tokens": 7}}}
+STEP = {"source": "agent", "message": "Done"}
+ASKED_STEP = {"source": "user", "message": "Fix the test"}
+
+
+@pytest.mark.parametrize(
+    ("example", "expected"),
+    [
+        (FORMS["spans with a map of attributes"][0][0], ("2026-01-01T00:00:01", "2026-01-01T00:00:02", 23, None)),
+        ([span(1, inference(PHOENIX[0], answer=DONE) | {"llm.token_count.total": 5, "llm.cost.total": 0.5},
+               end_time="2026-01-01T00:00:09Z")], ("2026-01-01T00:00:01", "2026-01-01T00:00:09", 5, 0.5)),
+        ([span(1, genai(PROMPT, answer=SAID))], ("2026-01-01T00:00:01", "", None, None)),
+        # Times of mini-swe-agent 1 are in the endpoint's answers, of 2 beside the messages.
+        ({**FORMS["mini-swe-agent"][0][0], "info": {"model_stats": {"instance_cost": 0.5}}, "messages": [
+            ASKED, {**DONE, "extra": ANSWERED_BY}, ASKED,
+            {**DONE, "extra": {**ANSWERED_BY, "timestamp": 1767225660.5}}]},
+         ("2026-01-01T00:00:00", "2026-01-01T00:01:00", 14, 0.5)),
+        ({**FORMS["mini-swe-agent"][0][0], "messages": [ASKED, {**DONE, "extra": ANSWERED_BY},
+                                                        {**DONE, "extra": {"response": {}}}]},
+         ("2026-01-01T00:00:00", "", None, None)),
+        (ATIF, ("2026-01-01T00:00:00", "2026-01-01T00:01:00", None, None)),
+        ({"steps": [ATIF["steps"][0], *2 * [
+            STEP | {"metrics": {"prompt_tokens": 5, "completion_tokens": 1, "cost_usd": 0.25}}]]},
+         ("2026-01-01T00:00:00", "", 12, 0.5)),
+        ({"steps": [ASKED_STEP, STEP | {"metrics": {"prompt_tokens": 5, "completion_tokens": 1}}, STEP]},
+         ("", "", None, None)),
+        ({"messages": [ASKED, DONE], "usage": {"total_tokens": 0}, "start_time": 1767225600000}, ("2026-01-01T00:00:00",
+         "", 0, None)),
+        ({"messages": [ASKED, DONE], "usage": {"total_tokens": float("nan")}, "started_at": float("inf")},
+         ("", "", None, None)),
+        ({"run_type": "chain", "id": "r", "inputs": {"messages": [ASKED]}, "outputs": {"messages": [ASKED, DONE]},
+          "start_time": "2026-01-01T00:00:00", "end_time": "2026-01-01T00:00:09", "total_tokens": 9,
+          "total_cost": 0.5}, ("2026-01-01T00:00:00", "2026-01-01T00:00:09", 9, 0.5)),
+    ],
+)  # fmt: skip
+def test_times_tokens_and_cost_are_kept_where_the_log_has_them(tmp_path, example, expected):
+    (run,) = read(log(tmp_path, *(example if isinstance(example, list) else [example])))
+    assert measured(run) == expected
 
 
 # --- a conversation, or its turns ----------------------------------------------------------------------------
