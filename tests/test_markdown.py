@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from amc_agents.errors import ConfigurationError
-from amc_agents.markdown import block, code, table, text, value_table, write_parts
+from amc_agents.markdown import block, code, table, text, value_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -65,31 +64,3 @@ def test_what_steers_a_terminal_or_cannot_be_written_is_escaped():
         assert "evil" in shown
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800\U000e0041]", shown)
         assert shown.encode()
-
-
-def test_the_parts_of_a_page_are_replaced_and_the_rest_stays(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("Title `<!-- a -->`\n<!-- a -->\nold\nolder\n<!-- /a -->\nbetween\n<!-- b -->\n<!-- /b -->\nend\n")
-    write_parts(page, {"a": "| 1 |\n", "b": "new"})
-    expected = "Title `<!-- a -->`\n<!-- a -->\n| 1 |\n\n<!-- /a -->\nbetween\n<!-- b -->\nnew\n<!-- /b -->\nend\n"
-    assert page.read_text() == expected
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "<!-- a -->\n",
-        "<!-- /a -->\n<!-- a -->\n",
-        "<!-- a -->\n<!-- a -->\n<!-- /a -->\n",
-        "<!-- a -->\n<!-- /a -->\n" * 2,
-    ],
-)
-def test_a_page_without_a_place_for_a_part_is_left_alone(tmp_path, content):
-    page = tmp_path / "page.md"
-    page.write_text(content)
-    with pytest.raises(
-        ConfigurationError, match="needs the lines <!-- a --> and <!-- /a -->, once each, in this order"
-    ):
-        write_parts(page, {"a": "new"})
-    assert page.read_text() == content

@@ -138,6 +138,3 @@ _OWN: dict[str, Callable[[], WorldSpec]] = {
     "crafting-stock-hidden": partial(_workshop, "both"),
     "textcraft-renamed": _textcraft_renamed,
 }
-
-FoundWorld = WorldSpec
-"""Former name of `WorldSpec`."""

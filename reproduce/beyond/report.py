@@ -20,10 +20,10 @@ import numpy as np
 
 from amc_agents.bench.records import Particles, RunResult
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
-from amc_agents.markdown import write_parts
 from reproduce.beyond.candidates import AMC, CANDIDATES, CONFIRMING, POOL
 from reproduce.beyond.experiment import RAW
 from reproduce.beyond.search_settings import BLIND, BOTH, HARD, HIDDEN, STOCK, Search
+from reproduce.pages import write_parts
 from reproduce.study.packed import packed, unpack
 from reproduce.study.subsampling import expected_pick
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from amc_agents.bench.statistics import Measured, Paired, estimate, paired
 from amc_agents.files import replace_file
-from amc_agents.markdown import table, write_parts
+from amc_agents.markdown import table
 from reproduce.distill.distil import AMC, ARMS, BEFORE, BEST_OF, HEATS, RUNS, TRIES_AT
+from reproduce.pages import write_parts
 from reproduce.study.subsampling import expected_top
 
 PAGE = Path("docs/results/distill/README.md")

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from amc_agents.bench.statistics import estimate
 from amc_agents.markdown import table as table_in_markdown
-from amc_agents.markdown import write_parts
 from reproduce.dose.dose_figure import draw
 from reproduce.dose.doses import LEARNED, WORLDS
 from reproduce.dose.gains import (
@@ -34,6 +33,7 @@ from reproduce.dose.gains import (
 )
 from reproduce.dose.held_out import PAGE
 from reproduce.dose.learned_table import learned_of
+from reproduce.pages import write_parts
 
 
 def line_of(rows: Sequence[Row]) -> str:

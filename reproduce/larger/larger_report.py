@@ -12,12 +12,12 @@ import numpy as np
 
 from amc_agents.bench.statistics import estimate, paired
 from amc_agents.markdown import table as table_in_markdown
-from amc_agents.markdown import write_parts
 from reproduce.dose.doses import BOTH
 from reproduce.dose.gains import Lines, Row, interval, lines_of, row_of
 from reproduce.dose.playing import read_particles
 from reproduce.dose.report import shown
 from reproduce.larger.larger import EXACT, HERE, LEARNED, ORACLE, PAGE, RANKED_STEPS, packed
+from reproduce.pages import write_parts
 from reproduce.study.subsampling import expected_pick
 
 

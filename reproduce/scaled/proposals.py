@@ -13,12 +13,12 @@ from pathlib import Path
 
 from amc_agents.bench.statistics import paired
 from amc_agents.files import replace_file
-from amc_agents.markdown import write_parts
 from reproduce.dose import playing
 from reproduce.dose.doses import BOTH, HARD, Setting
 from reproduce.dose.gains import interval, lines_of, row_of
 from reproduce.dose.report import table_of
 from reproduce.dose.tune import best, metric_of, scores_of
+from reproduce.pages import write_parts
 from reproduce.scaled.scaled import PAGE, SCALED, WORLDS, chosen, pack, packed, parsed, prepare, tasks_of
 
 CHOSEN = Path(__file__).parent / "proposals.json"

@@ -28,7 +28,6 @@ from amc_agents.critics.value.checkpoint import FILE
 from amc_agents.envs.registry import world
 from amc_agents.files import replace_file
 from amc_agents.markdown import table as table_in_markdown
-from amc_agents.markdown import write_parts
 from amc_agents.models.embedded import EmbeddedChatModel, model_folder
 from amc_agents.training.collecting import collect
 from amc_agents.training.dataset import read_trajectories
@@ -41,6 +40,7 @@ from reproduce.dose.gains import Row, interval, lines_of, row_of
 from reproduce.dose.report import table_of
 from reproduce.dose.tune import best, metric_of, scores_of
 from reproduce.levers.levers import BCE
+from reproduce.pages import write_parts
 from reproduce.scaled.tries import Tries
 
 RUNS = Path("runs/scaled")

@@ -14,7 +14,7 @@ from amc_agents.bench.methods import Method
 from amc_agents.bench.records import RunResult
 from amc_agents.bench.report import measured
 from amc_agents.bench.statistics import estimate, paired
-from amc_agents.markdown import write_parts
+from reproduce.pages import write_parts
 from reproduce.workshop.evidence import OUT
 from reproduce.workshop.experiment import (
     AMC,

@@ -14,7 +14,7 @@ import numpy as np
 from amc_agents.envs.crafting.tasks import Move
 from amc_agents.envs.crafting.world import Recipe
 from amc_agents.envs.workshop.tasks import restricted
-from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld, relaxed, solution, solution_from
+from amc_agents.envs.workshop.world import WorkshopTask, WorkshopWorld, solution, solution_from
 from amc_agents.types import Task
 from reproduce.crafting.expert import NoisyExpert
 
@@ -44,7 +44,7 @@ class CarelessExpert:
         if refused and self._rng.random() < DROPS_HABITS:
             self._habits = {}
         task = replace(self._task, book=restricted(self._task.book, self._habits))
-        best = solution_from(task, world) or solution(relaxed(task), world.inventory)
+        best = solution_from(task, world) or solution(replace(task, stock=None, without=None), world.inventory)
         assert best is not None, "every task can be crafted with unlimited stock"
         chosen = {way.item: way for way, _ in reversed(best.crafts)}
         if not self._noisy.wandering:

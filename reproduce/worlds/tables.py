@@ -31,7 +31,7 @@ import numpy as np
 from amc_agents.bench.records import RunResult, read_run_results
 from amc_agents.bench.results_folder import ItemKey
 from amc_agents.bench.statistics import Measured, estimate, paired
-from amc_agents.markdown import write_parts
+from reproduce.pages import write_parts
 
 Pool = Mapping[tuple[str, int], RunResult]
 """(task, seed) -> the run."""

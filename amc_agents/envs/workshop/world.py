@@ -14,7 +14,7 @@ and every irreducible choice among the item's recipes is tried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
@@ -150,11 +150,6 @@ def solution(
 def solution_from(task: WorkshopTask, world: WorkshopWorld) -> Solution | None:
     """Return a solution with the fewest actions from the state of a world, or None in a dead end."""
     return solution(task, world.inventory, world.stock, spoiled=world.spoiled)
-
-
-def relaxed(task: WorkshopTask) -> WorkshopTask:
-    """Return the task with unlimited stock and nothing forbidden."""
-    return replace(task, stock=None, without=None)
 
 
 class _Search:
