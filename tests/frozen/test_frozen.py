@@ -34,9 +34,9 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 19,
-    "lines of amc_agents": 70_750,  # 68,700, amc advise, the quick critic, races, and more forms of logs
+    "lines of amc_agents": 70_700,  # 68,700, amc advise, the quick critic, races, and more forms of logs
     "files of amc_agents": 320,
-    "lines of the first wing": 49_000,  # all but bench, operations and cli
+    "lines of the first wing": 48_970,  # all but bench, operations and cli
     "files of the first wing": 216,
     "lines of tests": 64_000,
     "files of tests": 388,
