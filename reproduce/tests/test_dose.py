@@ -124,8 +124,9 @@ def test_particles_in_the_same_state_read_it_once(policy):
     assert seats[2].policy_calls == 3 * seats[0].policy_calls
 
 
-def test_a_line_through_levels_has_intervals_over_tasks():
+def test_a_line_through_levels_has_intervals_over_tasks(monkeypatch):
     """Gains of 2 (AUC - .6) plus noise over tasks: the line crosses 0 at .6, and a gain of 0 at .7 lies .2 below it."""
+    monkeypatch.setattr(gains, "N_RESAMPLES", 1_000)
     rng = np.random.default_rng(0)
     noise, tasks = rng.normal(0, 0.1, 200), [f"t{number}" for number in range(200)]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import amc_agents.operations.doctor.server_checks
-from amc_agents.cli import main
 from amc_agents.config import Endpoint
 from amc_agents.errors import ConfigurationError
 from amc_agents.models.embedded import model_folder
@@ -167,13 +166,13 @@ async def test_other_servers_need_no_extensions_of_vllm(answer, side_by_side):
     assert states(checks) == OK | skipped | {"logprobs side by side": side_by_side}
 
 
-def test_answers_of_servers_reach_a_terminal_escaped_and_without_keys(command, monkeypatch):
+def test_answers_of_servers_reach_a_terminal_escaped_and_without_keys(doctor, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-do-not-show")
     name = "\x1b[2J\x1b]0;title\x07[bold]sk-do-not-show\u202e"
     with scripted_server(WELL | {"GET /v1/models": models(name)}) as server:
         where = ("--policy-url", server.url, "--policy-model", "policy", "--policy-key-env", "MY_KEY")
-        _, table = command(*where)
-        _, text = command("--json", *where)
+        _, table = doctor(*where)
+        _, text = doctor("--json", *where)
     assert "[bold]" in table
     for shown in (table, text):
         assert "sk-do-not-show" not in shown
@@ -392,37 +391,31 @@ def test_a_policy_without_a_name_is_refused():
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def doctor(monkeypatch, command):
+    """`amc doctor` in this process: (exit code, stdout)."""
     monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["amc", "doctor", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code or 0, capsys.readouterr().out
-
-    return call
+    return lambda *arguments: command("doctor", *arguments)[:2]
 
 
-def test_the_table_shows_findings_and_advice(command):
+def test_the_table_shows_findings_and_advice(doctor):
     dead = dead_address()
-    code, table = command("--critic", "embedded:crafting", "--policy-url", dead, "--policy-model", "m")
+    code, table = doctor("--critic", "embedded:crafting", "--policy-url", dead, "--policy-model", "m")
     assert code == 1
     assert "no connection" in table
     assert "-> Start the server" in table
     assert "1 failed" in table
 
 
-def test_success_is_status_0_and_json(command):
+def test_success_is_status_0_and_json(doctor):
     with scripted_server(WELL) as server:
-        code, text = command("--json", "--policy-url", server.url, "--policy-model", "policy")
+        code, text = doctor("--json", "--policy-url", server.url, "--policy-model", "policy")
     report = json.loads(text)
     assert (code, report["ok"]) == (0, True)
     assert {"name": "policy n > 1", "state": "ok", "detail": "n=2 gives 2 candidates", "advice": ""} in report["checks"]
 
 
-def test_a_failure_is_status_1_with_json(command):
-    code, text = command("--json", "--critic", "nonsense")
+def test_a_failure_is_status_1_with_json(doctor):
+    code, text = doctor("--json", "--critic", "nonsense")
     assert (code, json.loads(text)["ok"]) == (1, False)
 
 

@@ -74,8 +74,12 @@ def streamed(server, modes, **request):
     return found
 
 
-def test_every_stream_comes_to_its_end(server):
-    events = streamed(server, ["custom", "values", "updates", "messages"])
+@pytest.fixture(scope="module")
+def events(server):
+    return streamed(server, ["custom", "values", "updates", "messages"])
+
+
+def test_every_stream_comes_to_its_end(events):
     kinds = {event for event, _ in events}
     assert "error" not in kinds, events[-1]
     assert {"custom", "values", "updates", "messages/complete"} <= kinds
@@ -87,8 +91,8 @@ def test_every_stream_comes_to_its_end(server):
     assert [data["type"] for data in custom] == ["amc.weigh", "amc.resample", "amc.weigh", "amc.run"]
 
 
-def test_a_client_reads_the_run_back(server):
-    run = streamed(server, ["custom"])[-1][1]["run"]
+def test_a_client_reads_the_run_back(events):
+    run = [data for event, data in events if event == "custom"][-1]["run"]
     assert run["best"]["return_"] == max(run["population"]["returns"]) > 0
     assert len(run["population"]["trajectories"]) == len(run["outputs"]) == 4
     assert run["history"][0]["ancestors"] is not None
@@ -109,6 +113,7 @@ def test_the_modes_of_tools_come_to_their_end(server, mode):
     assert "ParticleSystem" not in str(events)
 
 
+@pytest.mark.thorough  # the server polls its queue of runs once a second
 def test_a_threads_runs_and_state_can_be_read(server):
     thread = server.post("/threads", json={}).json()["thread_id"]
     body = {"assistant_id": "amc", "input": {"messages": [{"role": "user", "content": "Say numbers."}]}}

@@ -23,7 +23,6 @@ async def test_a_server_killed_in_the_middle_of_a_run_and_restarted(folder):
         while len(server.asked("/classify")) < 2:
             await asyncio.sleep(0.01)
         server.kill()
-        await asyncio.sleep(0.2)
         await server.start()
         np.testing.assert_allclose(await waiting, expected(folder, [trajectory(1)]))
     assert len(server.asked("/v1/models")) == 2

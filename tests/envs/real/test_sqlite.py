@@ -149,7 +149,8 @@ async def test_a_trigger_that_the_particle_never_had_fires(world, original):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-async def test_a_kill_at_any_statement_leaves_all_or_nothing(original, workspaces, monkeypatch):
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.thorough)])  # each kill forks this process
+async def test_a_kill_at_any_statement_leaves_all_or_nothing(original, workspaces, monkeypatch, stride):
     run(original, AUDIT)
     world = SqliteFork(original, workspace=workspaces)
     run(world, UPDATE, "DELETE FROM orders WHERE id = 2", "INSERT INTO stock VALUES ('west', 'clay', 1)")
@@ -157,7 +158,7 @@ async def test_a_kill_at_any_statement_leaves_all_or_nothing(original, workspace
     tables = ("orders", "log", "stock")
     old, new = ([rows(path, table) for table in tables] for path in (original, world.path))
     states = []
-    for number in range(1, 200):
+    for number in range(1, 200, stride):
         process = os.fork()
         if process == 0:
             kill_at_statement(number, monkeypatch)
@@ -193,7 +194,7 @@ def kill_at_statement(number, monkeypatch):
 
 
 async def test_a_foreign_lock_is_an_error_after_a_time_limit(world, original, workspaces, monkeypatch):
-    monkeypatch.setattr(sqlite, "LOCK_LIMIT_S", 0.2)
+    monkeypatch.setattr(sqlite, "LOCK_LIMIT_S", 0.02)
     run(world, UPDATE)
     for path, calls in {
         original: [lambda: SqliteFork(original, workspace=workspaces), world.apply, world.conflicts],

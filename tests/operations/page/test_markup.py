@@ -34,6 +34,7 @@ class _Texts(HTMLParser):
         self.text += data
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_a_text_stays_a_text(text):
     parser = _Texts()

@@ -128,7 +128,7 @@ def test_training_learns_to_pick_and_measures_the_saved_model(trained):
 
 
 def test_a_seed_fixes_the_result(base_model, tmp_path):
-    judged = judged_play(10)
+    judged = judged_play(4)
 
     def scores(seed, name):
         torch.manual_seed(len(name))  # torch's global state must not matter
