@@ -42,7 +42,6 @@ FOUND: dict[str, list[Any]] = {
     ],
     "experience": ["Step 1\nAction: a\nObservation: b\nReward: much"],
     "tool calls of an action": ["[" * 5000, DEEP],
-    "kind of an action": ["[" * 5000, DEEP],
     "calibration": [10**400, "1" * 5000, {"kind": "isotonic", "value": [None], "calibrated": [10**400]}],
     "posterior record": [{**VERSION, "amc_posterior": 10**400}, {**VERSION, "evidence": {"must_keep": [1] * 100}}],
     "messages": [

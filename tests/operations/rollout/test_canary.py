@@ -2,7 +2,6 @@ import json
 import subprocess
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -230,27 +229,12 @@ for i in range(25):
 """
 
 
-@pytest.mark.thorough  # three processes import the package; below, threads wait for the same lock
 def test_several_processes_write_to_one_folder(tmp_path):
     processes = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(name)]) for name in range(3)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     records = Records(tmp_path, "canary")
     assert len(records.calls()) == 75
     assert records.counters("counts") == {"calls": 75}
-
-
-def test_several_writers_share_one_folder(tmp_path):
-    def write(name):
-        records = Records(tmp_path, "canary")
-        for number in range(10):
-            records.add_call(f"{name}-{number}", float(number), {"key": "k"})
-            records.add_to("counts", {"calls": 1})
-
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(write, range(3)))
-    records = Records(tmp_path, "canary")
-    assert len(records.calls()) == 30
-    assert records.counters("counts") == {"calls": 30}
 
 
 def test_a_disk_that_fails_never_reaches_the_user(graph, monkeypatch):
