@@ -124,7 +124,7 @@ def test_a_caller_whose_lease_ended_stops_before_it_pays(ledger, tmp_path, monke
     assert len(ledger.rows("refund")) == 1
 
 
-@pytest.mark.thorough  # a process; quick: test_clocks_decide_only_when_another_host_takes_over
+@pytest.mark.thorough  # a process; quick: test_the_lease_of_a_process_that_has_ended_is_taken_over_at_once
 def test_a_dead_holder_is_taken_over_at_once(ledger, tmp_path):
     """The process dies within its payment, after it was made."""
     database = str(tmp_path / "checkpoints.db")
@@ -298,6 +298,17 @@ async def test_clocks_decide_only_when_another_host_takes_over(monkeypatch, jump
             await first.record(lease.Journal("p", 1))
         await second.record(lease.Journal("q", 1))
         await second.release(finished=True)
+    await first.release(finished=True)
+
+
+async def test_the_lease_of_a_process_that_has_ended_is_taken_over_at_once(monkeypatch):
+    saver = InMemorySaver()
+    first = await lease.Lease.take(saver, "t", "t/amc", asynchronous=True)
+    monkeypatch.setattr(lease, "_started", lambda process_id: "later, as another process of the same number")
+    second = await lease.Lease.take(saver, "t", "t/amc", asynchronous=True)
+    with pytest.raises(ThreadHeld):
+        await first.record(lease.Journal("p", 1))
+    await second.release(finished=True)
     await first.release(finished=True)
 
 
