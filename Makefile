@@ -96,7 +96,7 @@ lint: $(FULL)  ## ruff and mypy only
 	.ci/check
 
 bench: $(FULL)  ## every benchmark but the soak, one after another
-	for file in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
+	for file in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; PYTHONPATH=integrations/telemetry $(BIN)/python "$$file"; done
 
 clean:  ## remove all environments, caches and builds (results stay)
 	rm -rf $(VENV) .venv-vllm .venv-deepagents .venv-clients build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks .coverage .langgraph_api

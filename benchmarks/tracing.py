@@ -1,6 +1,6 @@
 """Measure what OpenTelemetry traces cost a run, as ratios to the same run without traces.
 
-    python benchmarks/tracing.py [--pairs 40]
+    PYTHONPATH=integrations/telemetry python benchmarks/tracing.py [--pairs 40]
 
 An instant model, N = 15 particles, T = 10 and 50 steps, resampled every ten steps from step 4; each particle makes a
 request to a model and a step of its world per step. Spans are batched by the SDK, encoded as OTLP and discarded.
@@ -30,11 +30,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from amc_agents_telemetry.otel_spans import OtelTracer
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from amc_agents.operations.telemetry.otel_spans import OtelTracer
 from amc_agents.runtime.tracing import set_tracer
 from amc_agents.smc import AtSteps
 from benchmarks.overhead import N, T, as_particles, instant_agent, wrapped

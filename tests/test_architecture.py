@@ -30,7 +30,6 @@ HEAVY_ALLOWED = (
     "training/",
     "critics/value/hf.py",
     "models/transformers_chat.py",
-    "operations/telemetry/otel_",
     "cli/",
     *PLOTS,
 )

@@ -7,10 +7,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from langchain_openai import ChatOpenAI
 
 from amc_agents import quoting
-from amc_agents.errors import AmcError, ConfigurationError
+from amc_agents.errors import ConfigurationError
 from amc_agents.runtime.text_agent import text_agent
 from amc_agents.testing import ScriptedChatModel
 from amc_agents.types import Step, Task, Trajectory
@@ -19,20 +18,15 @@ from tests.test_canaries import (
     CHAT,
     CRITIC_KEY,
     HEADER_KEY,
-    INPUT,
     KEYS,
     POLICY_KEY,
     Walk,
     _fresh_secrets,
     answering,
-    judge,
     planted_in,
     policy,
-    population,
-    refusing,
     shown,
 )
-from tests.variants import variants
 
 __all__ = ["_fresh_secrets"]
 
@@ -132,38 +126,6 @@ def test_a_model_card_masks_keys(tmp_path):
     path = card.write_card(tmp_path, checkpoint, facts)
     assert "401 for" in path.read_text()
     assert planted_in(path.read_text()) == []
-
-
-# --- traces -------------------------------------------------------------------------------------------------
-
-
-@variants("content", [False, True])
-async def test_a_trace_shows_no_key(content):
-    pytest.importorskip("opentelemetry.sdk")
-    from tests.operations.telemetry.seen import Seen
-
-    with Seen(capture_content=content) as seen, scripted_server({CHAT: answering}) as server:
-        await population(policy(server), judge(server), last=f"401: {CRITIC_KEY}, {URL_WITH_KEY}").arun(INPUT)
-        assert seen.runs
-        assert "judge" in seen.text
-        assert planted_in(seen.text) == []
-
-
-@variants("content", [False, True])
-async def test_the_trace_of_a_failure_shows_no_key(content):
-    pytest.importorskip("opentelemetry.sdk")
-    from tests.operations.telemetry.seen import Seen
-
-    with Seen(capture_content=content) as seen, scripted_server({CHAT: refusing}) as server:
-        # The error of this policy repeats its URL, which holds a key, and its headers.
-        model = ChatOpenAI(
-            model="policy", base_url=server.url.replace("://", f"://me:{POLICY_KEY}@") + "/v1", api_key=POLICY_KEY,
-            default_headers={"X-Own-Key": HEADER_KEY}, max_retries=0,
-        )  # fmt: skip
-        with pytest.raises(AmcError):
-            await population(model, judge(server)).arun(INPUT)
-        assert "error.type" in seen.text
-        assert planted_in(seen.text) == []
 
 
 # --- reports ------------------------------------------------------------------------------------------------

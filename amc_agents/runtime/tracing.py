@@ -1,6 +1,6 @@
 """The seam between the methods and a tracer such as OpenTelemetry, which is never imported here.
 
-`amc_agents.operations.telemetry` has the tracer and switches it on. Without it, all calls below go to objects that do
+`integrations/telemetry` has the tracer and switches it on. Without it, all calls below go to objects that do
 nothing.
 """
 

@@ -29,17 +29,17 @@ RECORDS = {file: read(file) for file in FILES}
 CEILINGS = {
     "files touched by amc() and one invoke": 44,
     "modules imported by it": 59,
-    "files from a vllm: string to a float": 16,
+    "files from a vllm: string to a float": 15,
     "files from a training row to the loss": 18,
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
-    "basenames used twice": 19,
-    "lines of amc_agents": 70_700,  # 68,700, amc advise, the quick critic, races, and more forms of logs
-    "files of amc_agents": 320,
+    "basenames used twice": 18,
+    "lines of amc_agents": 69_600,
+    "files of amc_agents": 312,
     "lines of the first wing": 48_970,  # all but bench, operations and cli
     "files of the first wing": 216,
-    "lines of tests": 64_000,
-    "files of tests": 388,
+    "lines of tests": 63_300,
+    "files of tests": 382,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
 lowers a figure lowers its ceiling; one that adds a feature raises it by what the feature takes."""

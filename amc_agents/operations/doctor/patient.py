@@ -38,7 +38,6 @@ EXTRAS = {
     "prices": "to compute the cost of providers' models",
     "advise": "for amc advise and amc train quick",
     "report": "for the charts of amc report",
-    "otel": "for OpenTelemetry traces",
     "sqlite": "for checkpoints and posteriors in SQLite",
     "postgres": "for checkpoints and posteriors in PostgreSQL",
 }

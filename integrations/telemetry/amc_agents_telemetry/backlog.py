@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from amc_agents.logs import log, room_logger
+from amc_agents.logs import log
 
-_log = room_logger(__name__)
+_log = logging.getLogger("amc_agents_telemetry")
 
 INTERVAL_S = 1.0
 """Longest time in seconds until the thread takes up new work."""

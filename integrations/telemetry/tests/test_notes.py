@@ -7,11 +7,11 @@ import weakref
 from uuid import uuid4
 
 import pytest
+from amc_agents_telemetry import otel_requests
+from amc_agents_telemetry.otel_requests import RequestSpans
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from amc_agents.operations.telemetry import otel_requests
-from amc_agents.operations.telemetry.otel_requests import RequestSpans
 from amc_agents.runtime.metering import PolicyMeter, counting_requests, observe_requests
 from amc_agents.runtime.tracing import traced_step
 from amc_agents.types import TimeStep

@@ -8,7 +8,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langsmith import Client
 
-from amc_agents.operations.telemetry.backlog import Backlog
+from amc_agents_telemetry.backlog import Backlog
 
 
 class LangSmithFeedback(BaseCallbackHandler):

@@ -13,22 +13,17 @@ from uuid import UUID
 
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
+from opentelemetry import context as otel_context
+from opentelemetry._logs import Logger, SeverityNumber
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from amc_agents.errors import MissingExtra
-from amc_agents.operations.telemetry import otel_attributes as named
-from amc_agents.operations.telemetry.backlog import Backlog
-from amc_agents.operations.telemetry.otel_attributes import Attributes
 from amc_agents.quoting import excerpt
 from amc_agents.runtime.metering import OTHER_ROLES, WRAPPER_TYPES, Answer, ContextHandler, answer_of, request_observer
 from amc_agents.runtime.tracing import Place
-
-try:
-    from opentelemetry import context as otel_context
-    from opentelemetry._logs import Logger, SeverityNumber
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
-except ModuleNotFoundError as error:
-    raise MissingExtra("opentelemetry", "otel") from error
+from amc_agents_telemetry import otel_attributes as named
+from amc_agents_telemetry.backlog import Backlog
+from amc_agents_telemetry.otel_attributes import Attributes
 
 
 class Recorder:

@@ -1,21 +1,17 @@
-"""Switch OpenTelemetry traces on and off. OpenTelemetry is imported when they are switched on."""
+"""Switch OpenTelemetry traces on and off."""
 
 from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING
+
+from opentelemetry._logs import LoggerProvider
+from opentelemetry.trace import TracerProvider
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.quoting import quoted
 from amc_agents.runtime.tracing import set_tracer
-
-if TYPE_CHECKING:
-    from opentelemetry._logs import LoggerProvider
-    from opentelemetry.trace import TracerProvider
-
-    from amc_agents.operations.telemetry.otel_spans import OtelTracer
-
+from amc_agents_telemetry.otel_spans import OtelTracer
 
 CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The switch of OpenTelemetry's GenAI conventions for texts."""
@@ -42,13 +38,10 @@ def instrument(
             OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT says, or else False.
 
     Raises:
-        MissingExtra: OpenTelemetry is not installed.
         ConfigurationError: the environment variable has an unknown value.
     """
     global _active
     content = _content_wanted() if capture_content is None else capture_content
-    from amc_agents.operations.telemetry.otel_spans import OtelTracer
-
     uninstrument()
     _active = OtelTracer(tracer_provider, logger_provider, content=content)
     set_tracer(_active)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from amc_agents_telemetry import flush, instrument, uninstrument
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-from amc_agents.operations.telemetry import flush, instrument, uninstrument
 
 
 class Seen:

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from uuid import UUID, uuid4
 
 import pytest
+from amc_agents_telemetry.langsmith import LangSmithFeedback
 from langchain_core.tracers.langchain import LangChainTracer
 
-from amc_agents.operations.telemetry.langsmith import LangSmithFeedback
 from amc_agents.population.wrap import amc
 from amc_agents.smc import AtSteps
 from tests.arguments import arguments

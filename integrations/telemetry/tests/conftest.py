@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from seen import Seen
 
 from tests.population.worlds import SumWorld
-
-pytest.importorskip("opentelemetry.sdk")
-
-from tests.operations.telemetry.seen import Seen
 
 
 @pytest.fixture(autouse=True)

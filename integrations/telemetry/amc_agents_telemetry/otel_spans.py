@@ -10,23 +10,19 @@ from contextlib import contextmanager
 from time import time_ns
 from typing import Any, NamedTuple
 
-from amc_agents.errors import MissingExtra
-from amc_agents.operations.telemetry import otel_attributes as named
-from amc_agents.operations.telemetry.backlog import Backlog
-from amc_agents.operations.telemetry.otel_requests import Recorder, RequestSpans, Where, of_tool, where_now
+from opentelemetry import _logs, trace
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, get_current_span, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
 from amc_agents.runtime.metering import observe_requests
 from amc_agents.runtime.tracing import AgentSpan as AnySpan
 from amc_agents.runtime.tracing import Kind, Place
 from amc_agents.types import TimeStep
-
-try:
-    from opentelemetry import _logs, trace
-    from opentelemetry import context as otel_context
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanContext, get_current_span, set_span_in_context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ModuleNotFoundError as error:
-    raise MissingExtra("opentelemetry", "otel") from error
+from amc_agents_telemetry import otel_attributes as named
+from amc_agents_telemetry.backlog import Backlog
+from amc_agents_telemetry.otel_requests import Recorder, RequestSpans, Where, of_tool, where_now
 
 _W3C = TraceContextTextMapPropagator()
 _WAITS_FOR_RESULT = ("finished", "horizon")
