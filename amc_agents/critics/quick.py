@@ -1,8 +1,8 @@
 """The quick critic, `quick:FOLDER`: a logistic regression on counts and words, which scores a state in under 1 ms.
 
 `amc train quick` writes the folder. A state is described by `COUNTS`, which hold for any agent with tools, and by the
-words of its newest texts. There are two sets of weights: one for states of runs that go on, one for runs that are over.
-What is stored are plain arrays.
+words of its newest texts; a run that is over also by the words of all its texts and by its tools. There are two sets of
+weights: one for states of runs that go on, one for runs that are over. What is stored are plain arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from amc_agents.errors import CheckpointError
 from amc_agents.files import read_json_object, replace_file
 from amc_agents.types import FloatArray, IntArray, Step, Trajectory
 
-KIND, VERSION = "quick critic", 1
+KIND, VERSION = "quick critic", 2
 COUNTS = {
     "steps": "number of steps",
     "length": "length of the text",
@@ -45,8 +45,10 @@ COUNTS = {
 """Name -> meaning. Numbers and lengths are logarithms: log(1 + x)."""
 LATELY = 6
 """Number of steps that count as the newest."""
-N_WORDS = 1 << 14
+N_WORDS = 1 << 16
 """Number of hashed words and pairs of words."""
+NAME_LENGTH = 3
+"""Words at the beginning of an action that name its tool or command."""
 MOST_TEXT = 2_000
 """Characters at the end of a text whose words are read; of a longer observation, its beginning and end are searched."""
 
@@ -130,24 +132,56 @@ def counts_of(trajectory: Trajectory, closing: frozenset[str] = frozenset()) -> 
 
 
 def words_of(trajectory: Trajectory) -> IntArray:
-    """Return the numbers of the words and pairs of words in the newest thought, action and observation, sorted."""
+    """Return the numbers of the words of a state, sorted; see `named_words`."""
     if not trajectory.steps:
         return np.zeros(0, dtype=np.int64)
-    return np.array(sorted({number_of(word) for word in named_words(trajectory)}), dtype=np.int64)
+    there = np.zeros(N_WORDS, dtype=np.bool_)
+    there[[number_of(word) for word in _newest_words(trajectory.steps[-1])]] = True
+    if trajectory.done:
+        for step in trajectory.steps:
+            there[_numbers_of(step)] = True
+    return np.flatnonzero(there).astype(np.int64)
 
 
+@lru_cache(maxsize=1 << 17)
 def number_of(word: str) -> int:
     """Return the number of a word; different words may share one."""
     return zlib.crc32(word.encode()) % N_WORDS
 
 
 def named_words(trajectory: Trajectory) -> Iterator[str]:
-    """Yield the words and pairs of words, each with the text that it stands in: `thought: done`."""
-    step = trajectory.steps[-1]
-    for place, text in (("thought", step.thought), ("action", step.action), ("observation", step.observation)):
+    """Yield the words of a state with the text that they stand in.
+
+    Those of the newest texts, and their pairs: `last thought: done`. Of a run that is over, also those of all texts and
+    of its tools: `thought: done`, `ran: pytest`.
+    """
+    yield from _newest_words(trajectory.steps[-1])
+    if trajectory.done:
+        for step in trajectory.steps:
+            yield from _all_words(step)
+
+
+def _newest_words(step: Step) -> Iterator[str]:
+    for place, text in _texts(step):
         words = [word for word in _split(text[-MOST_TEXT:].lower()) if len(word) > 1]
-        yield from (f"{place}: {word}" for word in words)
-        yield from (f"{place}: {first} {second}" for first, second in pairwise(words))
+        yield from (f"last {place}: {word}" for word in words)
+        yield from (f"last {place}: {first} {second}" for first, second in pairwise(words))
+
+
+def _all_words(step: Step) -> Iterator[str]:
+    for place, text in _texts(step):
+        yield from (f"{place}: {word}" for word in set(_split(text[-MOST_TEXT:].lower())) if len(word) > 1)
+    yield from (f"ran: {word}" for word in _split(step.action[:MOST_TEXT].lower())[:NAME_LENGTH])
+
+
+@lru_cache(maxsize=1 << 14)
+def _numbers_of(step: Step) -> IntArray:
+    """Number a step's words once, however many states have it."""
+    return np.array(sorted({number_of(word) for word in _all_words(step)}), dtype=np.int32)
+
+
+def _texts(step: Step) -> tuple[tuple[str, str], ...]:
+    return ("thought", step.thought), ("action", step.action), ("observation", step.observation)
 
 
 def _split(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 Two runs of a task with different outcomes give a row with the difference of their features, whose label is which of
 them is better (a pairwise logistic loss); every state gives a row with its outcome. Pairs weigh more, since a search
-chooses among runs of one task. Strength and use of words are chosen by cross-validation over tasks, and every reported
+chooses among runs of one task. The use of words is chosen by cross-validation over tasks, and every reported
 figure is of tasks that the weights were not fitted on.
 """
 
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,14 @@ from amc_agents.types import FloatArray, IntArray, Trajectory
 
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 """Steps at which states of runs that go on are read."""
-STRENGTHS = (0.1, 1.0)
-"""Candidates of scikit-learn's C."""
-WORDS = (0.0, 0.3)
+STRENGTH = 0.1
+"""scikit-learn's C."""
+WORDS = (0.0, 3.0, 30.0)
 """Candidates of the scale of words, next to counts with standard deviation 1; 0 leaves them out."""
 OUTCOME_WEIGHT = 0.1
 """Weight of the rows of single states, next to the pairs of a task, which weigh 1 together."""
+NAMED_FROM = 100
+"""Number of runs in which the heaviest words are looked up."""
 N_FOLDS = 5
 LENGTH = list(COUNTS).index("length")
 
@@ -276,11 +278,11 @@ class _Trained:
 
 
 def _trained(states: States) -> _Trained:
-    """Choose strength and words by cross-validation over tasks, fit, and calibrate on the scores of unseen tasks."""
+    """Choose the scale of words by cross-validation over tasks, fit, and calibrate on the scores of unseen tasks."""
     folds = _folds(states.task)
-    scored = _cross_fitted(states, folds, list(product(STRENGTHS, WORDS)))
-    best = max(scored, key=lambda setting: _quality(states, scored[setting]))
-    weights = _fit(states, *best)
+    scored = _cross_fitted(states, folds)
+    best = max(scored, key=lambda words: _quality(states, scored[words]))
+    weights = _fit(states, best)
     calibration = _calibration(scored[best], states.success)
     return _Trained(replace(weights, calibration=calibration), scored[best])
 
@@ -293,21 +295,19 @@ def _folds(task: NDArray[Any]) -> IntArray:
     return folds
 
 
-def _cross_fitted(
-    states: States, folds: IntArray, settings: Sequence[tuple[float, float]]
-) -> dict[tuple[float, float], FloatArray]:
-    """Return for each setting `[n]` scores by weights that were fitted on the states of other folds."""
-    scores = {setting: np.zeros(len(states.success)) for setting in settings}
+def _cross_fitted(states: States, folds: IntArray) -> dict[float, FloatArray]:
+    """Return for each scale of words `[n]` scores by weights that were fitted on the states of other folds."""
+    scores = {words: np.zeros(len(states.success)) for words in WORDS}
     for fold in np.unique(folds):
         inside, rows = states.at(folds != fold), np.flatnonzero(folds == fold)
         if len(np.unique(inside.success)) > 1:
-            for setting in settings:
-                weights = _fit(inside, *setting)
-                scores[setting][rows] = [weights.score(states.counts[row], states.words[row]) for row in rows]
+            for words in WORDS:
+                weights = _fit(inside, words)
+                scores[words][rows] = [weights.score(states.counts[row], states.words[row]) for row in rows]
     return scores
 
 
-def _fit(states: States, strength: float, words: float) -> Weights:
+def _fit(states: States, words: float) -> Weights:
     """Fit the weights of counts and words by the pairs of siblings and by the outcomes of single states."""
     sparse, linear = _sklearn()
     mean = states.counts.mean(axis=0)
@@ -316,7 +316,7 @@ def _fit(states: States, strength: float, words: float) -> Weights:
     features: Any = np.hstack([(states.counts - mean) / scale, np.ones((len(states.success), 1))])
     stacked: Any = np.vstack
     if words:
-        features = sparse.hstack([sparse.csr_matrix(features), words * states.bags], format="csr")
+        features = sparse.hstack([sparse.csr_matrix(features), words * states.bags], format="csr", dtype=np.float32)
         stacked = partial(sparse.vstack, format="csr")
     pairs, pair_weights = states.pairs
     share = OUTCOME_WEIGHT if len(pairs) else 1.0
@@ -325,7 +325,7 @@ def _fit(states: States, strength: float, words: float) -> Weights:
     design = stacked([difference, features[good], features[bad]])
     labels = np.repeat([1.0, 1.0, 0.0], [len(pairs), good.sum(), bad.sum()])
     row_weights = np.concatenate([pair_weights, share * states.success[good], share * (1 - states.success[bad])])
-    fitted = linear.LogisticRegression(C=strength, fit_intercept=False, max_iter=500).fit(
+    fitted = linear.LogisticRegression(C=STRENGTH, fit_intercept=False, max_iter=500).fit(
         design, labels, sample_weight=row_weights
     )
     coefficients = fitted.coef_[0].astype(np.float64)
@@ -399,17 +399,20 @@ def _measured(values: FloatArray) -> Measured:
 
 
 def _explained(weights: Weights, trajectories: Sequence[Trajectory], most: int = 12) -> list[tuple[str, float]]:
-    """Return the heaviest counts and words: weights of one standard deviation, or of a word in a text of 100."""
+    """Return the heaviest counts and words: weights of one standard deviation, or of a word in a text of 1,000."""
     named = list(zip(COUNTS, map(float, weights.counts), strict=True))
     if weights.words.any():
         spoken: dict[int, Counter[str]] = {}
         heavy = set(np.argsort(-np.abs(weights.words))[:most].tolist())
-        for trajectory in trajectories:
-            for word in named_words(trajectory) if trajectory.steps else ():
+        for trajectory in trajectories[:: math.ceil(len(trajectories) / NAMED_FROM)]:
+            for word in named_words(replace(trajectory, done=True)) if trajectory.steps else ():
                 number = number_of(word)
                 if number in heavy:
                     spoken.setdefault(number, Counter())[word] += 1
-        named += [(names.most_common(1)[0][0], float(weights.words[number]) / 10) for number, names in spoken.items()]
+        named += [
+            (names.most_common(1)[0][0], float(weights.words[number]) / math.sqrt(1_000))
+            for number, names in spoken.items()
+        ]
     return sorted(named, key=lambda pair: -abs(pair[1]))[:most]
 
 
