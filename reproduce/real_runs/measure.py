@@ -27,7 +27,7 @@ from amc_agents.operations.advise.advising import QUICK, advise, cross_fitted
 from amc_agents.operations.advise.recommending import Row, interval, recommend, rows_of
 from amc_agents.operations.advise.replay import replay
 from amc_agents.operations.advise.runs import Runs, TaskRuns, closing_actions, read_runs
-from amc_agents.training.quick import states_of, train_quick
+from amc_agents.training.quick import RunStates, train_quick
 from amc_agents.types import FloatArray, Trajectory
 
 NAMES = ("terminal-bench", "tau-bench", "swe-bench")
@@ -75,11 +75,16 @@ def scores_of(runs: Runs, model: QuickModel) -> Scores:
     return [scored(model, task) for task in runs.tasks]
 
 
-def own_scores(runs: Runs, seed: int = 0) -> Scores:
-    """Score all finished runs, each by a critic that has not seen its task."""
-    folds = np.random.default_rng(seed).permutation(len(runs.tasks)) % 5
-    models = cross_fitted(runs, folds, closing_actions(all_of(runs)))
-    return [scored(model, task) for task, model in zip(runs.tasks, models, strict=True)]
+def own_values(runs: Runs, seed: int = 0) -> Scores:
+    """Value all finished runs, each by a critic that has not seen its task."""
+    fold, sizes = np.random.default_rng(seed).permutation(len(runs.tasks)) % 5, [len(task) for task in runs.tasks]
+    values, _ = cross_fitted(states_of(runs), np.repeat(fold, sizes))
+    return np.split(values, np.cumsum(sizes)[:-1])
+
+
+def states_of(runs: Runs) -> RunStates:
+    """Return the states of all runs."""
+    return RunStates.of(all_of(runs), closing_actions(all_of(runs)))
 
 
 def mean_of(values: Sequence[float] | FloatArray) -> dict[str, float]:
@@ -133,7 +138,7 @@ def halves(logs: Logs) -> dict[str, Any]:
     for seed in range(SPLITS):
         order = np.random.default_rng(seed).permutation(len(runs.tasks))
         here, there = some(runs, order[: len(order) // 2]), some(runs, order[len(order) // 2 :])
-        chosen = recommend([*replay(here, {QUICK: own_scores(here)})])
+        chosen = recommend([*replay(here, {QUICK: own_values(here)})])
         names[f"{chosen.name} of {chosen.k}" if chosen else "nothing"] += 1
         critic = scores_of(there, trained(here))
         rows = rows_of([*replay(there, {QUICK: critic})])
@@ -156,7 +161,7 @@ def transfer(logs: Logs) -> dict[str, Any]:
     for name in NAMES:
         runs, others = logs.runs(name), [other for other in NAMES if other != name]
         closing = closing_actions(all_of(runs))
-        sources = {"itself, cross-fitted": own_scores(runs)}
+        sources = {"itself, cross-fitted": own_values(runs)}
         for used in ([others[0]], [others[1]], others):
             model = train_quick([run for other in used for run in all_of(logs.runs(other))]).model
             sources[" and ".join(used)] = scores_of(runs, replace(model, closing=closing))
@@ -211,7 +216,7 @@ def counts(logs: Logs) -> dict[str, Any]:
     found = {}
     for name in NAMES[:2]:
         runs = logs.runs(name)
-        over, _ = states_of(all_of(runs), closing_actions(all_of(runs)))
+        over = states_of(runs).over
         ends = np.cumsum([len(task) for task in runs.tasks])[:-1]
         found[name] = {
             count: mean_of(auc_within(runs, np.split(over.counts[:, column], ends)))
@@ -252,12 +257,7 @@ def rules(logs: Logs) -> dict[str, Any]:
     }
     found: dict[str, list[Mapping[str, float]]] = {name: [] for name in tried}
     for seed in range(3):
-        folds = np.random.default_rng(seed).permutation(len(runs.tasks)) % 5
-        models = cross_fitted(runs, folds, closing_actions(all_of(runs)))
-        values = [
-            np.array([model.value(replace(run, done=True)) for run in task.trajectories])
-            for task, model in zip(runs.tasks, models, strict=True)
-        ]
+        values = own_values(runs, seed)
         for name, rule in tried.items():
             rows = [played(task, rule, of_task) for task, of_task in zip(runs.tasks, values, strict=True)]
             success, tokens = np.array(rows).T
