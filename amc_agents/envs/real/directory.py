@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import fnmatch
 import tempfile
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from amc_agents.envs.real.changes import Conflict, FileChange
+from amc_agents.envs.real.changes import FileChange
 from amc_agents.envs.real.copying import GIT, Method, OutsideLinks, is_inside, link_tree
-from amc_agents.envs.real.folders import copy_file, digest, files_in, lines_of, locked, replace_files, same
+from amc_agents.envs.real.folders import copy_file, files_in, locked, same
 from amc_agents.envs.real.repositories import (
     check_apart,
     copy_apart,
     ignored_by_git,
-    merged_text,
     refuse_variables,
     repositories_in,
 )
+from amc_agents.envs.real.three_way import ThreeWay
 from amc_agents.envs.real.workspace import Snapshots, Workspace, remove
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
-from amc_agents.files import storage_errors
 from amc_agents.quoting import quoted
 
 
@@ -186,7 +184,7 @@ class DirectoryFork:
 
     def diff(self) -> str:
         """The particle's changes as a unified diff; files that are not UTF-8 text are only named."""
-        return "".join(self._diff_of(change.path) for change in self.changes())
+        return "".join(self._three_way.diff(change.path) for change in self.changes())
 
     def apply(self) -> list[FileChange]:
         """Write the particle's changes to the original folder, and return them.
@@ -199,67 +197,20 @@ class DirectoryFork:
             StorageError: the original cannot be written. Nothing was changed.
             WorldError: another process applies changes to the folder, or an interrupted one cannot be completed.
         """
-        with storage_errors(self.original), locked(self.original), self._folder_for_merges() as merged:
-            changes = self.changes()
-            before = {change.path: digest(self.original / change.path) for change in changes}
-            changed, conflicts = self._resolved(changes, Path(merged))
-            if conflicts:
-                raise Conflict(str(self.original), conflicts)
-            replace_files(self.original, [change for change in changes if change.path in changed], changed, before)
+        changes = self.changes()
+        self._three_way.apply(changes)
         return changes
 
     def conflicts(self) -> list[str]:
         """Paths that the particle changed and that have also changed in the original, so that they cannot be merged."""
-        with locked(self.original, shared=True), self._folder_for_merges() as merged:
-            return self._resolved(self.changes(), Path(merged))[1]
+        return self._three_way.conflicts(self.changes())
 
-    def _folder_for_merges(self) -> tempfile.TemporaryDirectory[str]:
-        # What cannot be removed now is removed with the workspace.
-        return tempfile.TemporaryDirectory(dir=self._workspace.path, ignore_cleanup_errors=True)
-
-    def _resolved(self, changes: Sequence[FileChange], merged: Path) -> tuple[dict[str, Path], list[str]]:
-        """Return the folders of the new files by path, without those that the original has already, and conflicts."""
-        changed, conflicts = {}, []
-        deleted = {change.path for change in changes if change.kind == "deleted"}
-        for name in (change.path for change in changes):
-            if same(self.path, self.original, name):
-                continue  # The original has the change already.
-            if self._has_no_place(name, deleted):
-                conflicts.append(name)
-            elif same(self._base.path, self.original, name):
-                changed[name] = self.path
-            elif (text := merged_text(self.original / name, self._base.path / name, self.path / name)) is not None:
-                copy_file(self.path, merged, name)
-                (merged / name).write_bytes(text)
-                changed[name] = merged
-            else:
-                conflicts.append(name)
-        return changed, conflicts
-
-    def _has_no_place(self, name: str, deleted: Set[str]) -> bool:
-        """Whether a file, or a link that leads elsewhere, stands where the original would need a folder, or reverse."""
-        for parent in Path(name).parents[:-1]:
-            place = self.original / parent
-            if place.is_symlink() or (place.exists() and not place.is_dir()):
-                return parent.as_posix() not in deleted
-        place = self.original / name
-        return (
-            not place.is_symlink()
-            and place.is_dir()
-            and name not in deleted
-            and any(f"{name}/{inner}" not in deleted for inner in files_in(place))
-        )
+    @property
+    def _three_way(self) -> ThreeWay:
+        return ThreeWay(self.original, self._base.path, self.path, scratch=self._workspace.path)
 
     def _is_left_out(self, name: str) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in self._ignore)
-
-    def _diff_of(self, name: str) -> str:
-        try:
-            before, after = (lines_of(folder, name) for folder in (self._base.path, self.path))
-        except UnicodeDecodeError:
-            return f"Binary file {name} differs\n"
-        lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def _save(self, path: Path, saved: Path) -> None:
         link_tree(self._base.path, saved / "base")
