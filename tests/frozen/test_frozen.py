@@ -34,12 +34,12 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 18,
-    "lines of amc_agents": 69_600,
-    "files of amc_agents": 312,
-    "lines of the first wing": 48_970,  # all but bench, operations and cli
-    "files of the first wing": 216,
-    "lines of tests": 63_300,
-    "files of tests": 382,
+    "lines of amc_agents": 70_450,
+    "files of amc_agents": 317,
+    "lines of the first wing": 49_010,  # all but bench, operations and cli
+    "files of the first wing": 217,
+    "lines of tests": 63_500,
+    "files of tests": 383,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
 lowers a figure lowers its ceiling; one that adds a feature raises it by what the feature takes."""
