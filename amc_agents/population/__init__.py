@@ -7,14 +7,12 @@ The equations are in `amc_agents.smc`. The files in reading order:
 | `settings` | settings of a run, from arguments, file and defaults; the checked arguments |
 | `wrap` | `amc`: check the arguments, build the outer graph |
 | `loop` | Algorithm 1: propagate, weigh, resample, conclude |
-| `system`, `particle` | the particles and their weights; one particle and its past |
+| `system`, `particle` | the particles, their weights and their moves; one particle and its past |
 | `start` | connect the critic, create the worlds and the particles |
 | `weighing` | the critic's values as potentials, and the choice of beta |
-| `moves` | wait for running particles, and continue some in further slots |
 | `conclusion` | the answer, and the `Run` |
 | `feature`, `features` | the seam: what a run does beside Algorithm 1 |
-| `particle_runner`, `agent_streams` | step, fork and stop particles |
-| `rewards` | the source of rewards, and the reward of a step |
+| `particle_runner`, `agent_streams` | step, fork and stop particles; the reward of a step |
 | `saver` | checkpoints in memory, copied by reference when a particle forks |
 | `nodes`, `graph` | the verbs as nodes of a LangGraph graph, with `run`, `arun` and the streams |
 | `open_run` | closing a run's worlds in every case; a run in a stream |

@@ -1,4 +1,4 @@
-"""Read the streams of particles' agents, superstep by superstep.
+"""Read the streams of particles' agents, superstep by superstep, and the reward of each step.
 
 A particle pauses when its agent's stream is not read further: LangGraph computes the next superstep only when the
 stream is read. So a pause costs nothing for a particle that continues. Only a particle that is forked is stopped:
@@ -8,7 +8,9 @@ LangGraph then saves a checkpoint, from which the particle and its offspring sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping
+import inspect
+import math
+from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -19,14 +21,51 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, Interrupt
 
 from amc_agents.concurrency.background import read_sync
-from amc_agents.errors import AgentContractError
+from amc_agents.critics.adapting import real_number
+from amc_agents.errors import AgentContractError, WorldError
 from amc_agents.population.feature import AgentStart, Features
 from amc_agents.population.particle import Particle
-from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import CarriedValue, ForkSaver, is_plain
+from amc_agents.population.settings import RewardFunction
 from amc_agents.quoting import quoted
 from amc_agents.runtime.calls import PARTICLE_THREAD
 from amc_agents.runtime.door import is_of_a_door
+from amc_agents.settings import RewardSource
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """Computes the rewards of particles."""
+
+    source: RewardSource | None = None
+    """Source of the rewards; None: the run has no rewards."""
+    function: RewardFunction | None = None
+    in_thread: bool = False
+    """Whether a sync function is called in a thread, so that a time limit can abandon it."""
+
+    async def since_last_step(self, particle: Particle) -> float:
+        """Compute the reward of a particle's newest step, and add it to the particle's return."""
+        reward = 0.0
+        if particle.world is not None and self.source in ("world", "both"):
+            reward = particle.world.take_reward()
+        past = particle.past
+        before, world_return = past.return_ - past.world_return, past.world_return + reward
+        if self.function is not None and self.source in ("function", "both"):
+            reward += await self._function_return(self.function, particle) - before
+        particle.record(return_=past.return_ + reward, world_return=world_return)
+        return reward
+
+    async def _function_return(self, function: RewardFunction, particle: Particle) -> float:
+        in_thread = self.in_thread and not inspect.iscoroutinefunction(function)
+        answer = await asyncio.to_thread(function, particle.state) if in_thread else function(particle.state)
+        answer = await answer if isinstance(answer, Awaitable) else answer
+        try:
+            return_ = real_number(answer)
+        except ValueError as error:
+            raise WorldError(f"reward= must give a number, got {error} after step {particle.steps}") from error
+        if not math.isfinite(return_):
+            raise WorldError(f"reward= must give a finite return, got {return_} after step {particle.steps}")
+        return return_
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,9 @@ from langchain_core.runnables import RunnableConfig
 
 from amc_agents import smc
 from amc_agents.population.conclusion import choose, run_of
-from amc_agents.population.moves import archive, check_quorum, continue_from, dropped, note_failures, wait
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import stop
-from amc_agents.population.system import ParticleSystem
+from amc_agents.population.system import ParticleSystem, archive, check_quorum, continue_from, dropped, wait
 from amc_agents.population.weighing import weigh_all, weigh_slots
 from amc_agents.run import Run, WeighingPoint
 
@@ -65,7 +64,7 @@ async def propagate(system: ParticleSystem, config: RunnableConfig) -> str:
         return await rest(system, "propagate")
     system.step = max(particle.steps for particle in system.particles) if until is None or system.at_door else until
     if causes:
-        note_failures(system, causes)
+        system.note_failures(causes)
     return "weigh"
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.particle import State, TrajectoryFunction
-from amc_agents.population.rewards import RewardFunction
 from amc_agents.prices import Rates
 from amc_agents.quoting import quoted
 from amc_agents.runtime import contract
@@ -22,10 +21,44 @@ from amc_agents.smc import Adaptive, Never
 if TYPE_CHECKING:
     from amc_agents.population.race_settings import Race
 
+RewardFunction = Callable[[State], float | Awaitable[float]]
+"""Computes the return so far from the agent's state."""
 Proposal = Mapping[str, Any]
 """Values in the `configurable` of a particle's agent, such as {"temperature": 0.9}."""
 
 _RESERVED = ("thread_id", "critic", "checkpoint", "amc_", "__pregel")
+
+
+def reward_source(
+    given: RewardSource | Literal[False] | None, *, has_world: bool, has_function: bool
+) -> RewardSource | None:
+    """Return the source of the rewards; None: the run has no rewards.
+
+    Args:
+        given: `rewards=` of `amc`; None: the only available source.
+        has_world: whether the agent acts in worlds.
+        has_function: whether `reward=` is given.
+
+    Raises:
+        ConfigurationError: two sources are available and `given` names none, or the named source is missing.
+    """
+    if given is None:
+        if has_world and has_function:
+            raise ConfigurationError(
+                'environment= and reward= can both give rewards: choose rewards="world", "function" or "both" (sum)'
+            )
+        return "world" if has_world else "function" if has_function else None
+    if given is not False and given not in get_args(RewardSource):
+        raise ConfigurationError(f'rewards must be "world", "function", "both" or False, got {quoted(given)}')
+    if given is False:
+        if has_function:
+            raise ConfigurationError("rewards=False means that the run has no rewards: omit reward=")
+        return None
+    if given != "function" and not has_world:
+        raise ConfigurationError(f'rewards="{given}" needs worlds with rewards: give environment=')
+    if given != "world" and not has_function:
+        raise ConfigurationError(f'rewards="{given}" needs a function of the state: give reward=')
+    return given
 
 
 def checked_proposals(proposals: Sequence[Proposal] | None, n_particles: int) -> tuple[Proposal, ...]:

@@ -23,13 +23,12 @@ from amc_agents.concurrency.background import on_background_loop
 from amc_agents.critics.adapting import connect
 from amc_agents.errors import ConfigurationError, CriticError
 from amc_agents.messages import MessageReader
-from amc_agents.population.agent_streams import AgentStreams
+from amc_agents.population.agent_streams import AgentStreams, Rewards
 from amc_agents.population.feature import Features
 from amc_agents.population.features import RunStart, features_of
 from amc_agents.population.open_run import OpenRun
 from amc_agents.population.particle import Particle, Past, State
 from amc_agents.population.particle_runner import Outlet, ParticleRunner
-from amc_agents.population.rewards import Rewards
 from amc_agents.population.saver import ForkSaver, carrying, own_containers
 from amc_agents.population.settings import Settings, WrappedAgent
 from amc_agents.population.system import ParticleSystem

@@ -22,8 +22,14 @@ from amc_agents.critics.uses import for_amc
 from amc_agents.errors import ConfigurationError
 from amc_agents.population.graph import AmcGraph
 from amc_agents.population.nodes import BothWays, Nodes, RunState, restarting
-from amc_agents.population.rewards import RewardFunction, reward_source
-from amc_agents.population.settings import EnvironmentFunction, Settings, WrappedAgent, checked_proposals
+from amc_agents.population.settings import (
+    EnvironmentFunction,
+    RewardFunction,
+    Settings,
+    WrappedAgent,
+    checked_proposals,
+    reward_source,
+)
 from amc_agents.quoting import quoted
 from amc_agents.runtime import calls, contract
 from amc_agents.runtime.calls import CriticChoice, OfferedCritics

@@ -25,7 +25,7 @@ from amc_agents import (
 from amc_agents.envs import NoFork
 from amc_agents.errors import AgentContractError, ConfigurationError, EnvironmentStateError, ForkError, QuorumLost
 from amc_agents.models.seeding import particle_rng
-from amc_agents.population.rewards import reward_source
+from amc_agents.population.settings import reward_source
 from amc_agents.testing.scripted import ScriptedChatModel
 from tests.arguments import arguments
 from tests.population.worlds import TASK, ReturnSoFar, SumWorld, number_agent, start, sum_world

@@ -23,9 +23,8 @@ from amc_agents.commits import Commit
 from amc_agents.errors import AgentContractError, BudgetExhausted, CommitError
 from amc_agents.population.conclusion import select_index
 from amc_agents.population.feature import Feature
-from amc_agents.population.moves import continue_from, dropped
 from amc_agents.population.particle import Particle
-from amc_agents.population.system import ParticleSystem
+from amc_agents.population.system import ParticleSystem, continue_from, dropped
 from amc_agents.quoting import excerpt, quoted
 from amc_agents.run import Run
 from amc_agents.runtime.door import CallOutcome, PendingCall, as_result

@@ -19,11 +19,10 @@ from amc_agents.budget import NOTHING, Amounts, Purse, Spender, spenders
 from amc_agents.context import change_context
 from amc_agents.errors import BudgetExhausted, RunTimedOut
 from amc_agents.population.feature import Feature, Weigh
-from amc_agents.population.moves import wait_for
 from amc_agents.population.particle import Particle
 from amc_agents.population.particle_runner import Tasks
 from amc_agents.population.settings import Settings
-from amc_agents.population.system import ParticleSystem
+from amc_agents.population.system import ParticleSystem, wait_for
 from amc_agents.prices import Rates
 from amc_agents.runtime.budget_keeper import check_affordable, keep_budgets, paying_from
 from amc_agents.smc.weights import BoolArray
