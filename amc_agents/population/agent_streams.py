@@ -43,8 +43,8 @@ class Rewards:
     in_thread: bool = False
     """Whether a sync function is called in a thread, so that a time limit can abandon it."""
 
-    async def since_last_step(self, particle: Particle) -> float:
-        """Compute the reward of a particle's newest step, and add it to the particle's return."""
+    async def since_last_step(self, particle: Particle) -> tuple[float, dict[str, float]]:
+        """Compute the reward of a particle's newest step, and the changes of the particle's past by it."""
         reward = 0.0
         if particle.world is not None and self.source in ("world", "both"):
             reward = particle.world.take_reward()
@@ -52,8 +52,7 @@ class Rewards:
         before, world_return = past.return_ - past.world_return, past.world_return + reward
         if self.function is not None and self.source in ("function", "both"):
             reward += await self._function_return(self.function, particle) - before
-        particle.record(return_=past.return_ + reward, world_return=world_return)
-        return reward
+        return reward, {"return_": past.return_ + reward, "world_return": world_return}
 
     async def _function_return(self, function: RewardFunction, particle: Particle) -> float:
         in_thread = self.in_thread and not inspect.iscoroutinefunction(function)
@@ -247,11 +246,12 @@ class AgentStreams:
 
     async def _record_step(self, particle: Particle) -> None:
         """Add the step's reward and messages to the particle's record."""
-        reward = await self.rewards.since_last_step(particle)
-        if particle.reader is not None:
+        reward, earned = await self.rewards.since_last_step(particle)
+        read = particle.reader
+        if read is not None:
             messages, ended = particle.state["messages"], particle.ended
-            read = particle.reader.read(messages, reward=reward, done=ended, truncated=particle.truncated)
-            particle.record(reader=read)
+            read = read.read(messages, reward=reward, done=ended, truncated=particle.truncated)
+        particle.record(reader=read, **earned)
 
 
 def _remaining_limit(limit: int, supersteps: int) -> int:

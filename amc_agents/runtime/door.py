@@ -152,7 +152,8 @@ class Door:
 
     def begin_attempt(self) -> None:
         """Prepare for a start or a resumption of the agent, in its context."""
-        self.waiting, self._counts, self._tries, self.ended_by = {}, Counter(), Counter(), None
+        self.waiting, self.ended_by = {}, None
+        self._forget_numbers()
         self._attempt = _Attempt()
         change_context(attempt=self._attempt)
 
@@ -172,7 +173,11 @@ class Door:
     def end_superstep(self) -> None:
         """Forget the calls of a complete superstep."""
         self.results, self.opened, self.failures = {}, {}, {}
-        self._counts, self._tries = Counter(), Counter()
+        self._forget_numbers()
+
+    def _forget_numbers(self) -> None:
+        self._counts.clear()
+        self._tries.clear()
 
     def shut(self) -> None:
         """Admit no more calls of tools and models: the particle has failed or was cancelled, but its threads go on."""
