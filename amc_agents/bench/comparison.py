@@ -115,6 +115,14 @@ class Comparison:
                 f"{method.name} hides rewards, so its critic must predict the whole return, but {quoted(self.critic)} "
                 "predicts the future return: train a critic with target 'return', or leave the method out"
             )
+        if method.race is not None:
+            method.race.check(AmcSettings(n_particles=self.size_of(method), resample=method.resample))
+            if method.race.finish > 1 and not predicts_return(self.critic_of(method)):
+                raise ConfigurationError(
+                    f"{method.name} ends with {method.race.finish} particles, among which a critic that predicts the "
+                    'whole return must choose: train one with target "return" and name it, or let the first one win '
+                    "(finish=1)"
+                )
         if method.decision is None:
             # Refuse an eq. 5 model for another beta now instead of in the first run.
             for_amc(self.critic_of(method), beta=method.beta, success_reward=method.success_reward)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.lac.types import LacSettings
 from amc_agents.pnlc.types import PnlcSettings
+from amc_agents.population.race_settings import By, Race
 from amc_agents.quoting import quoted
 from amc_agents.settings import AmcSettings, Beta, Finished
 from amc_agents.smc import Adaptive, AtSteps, Never
@@ -55,6 +56,8 @@ class Method:
     """System message before the task's instruction; None: no such message."""
     temperatures: tuple[float, ...] = ()
     """Temperatures of the particles, in turn (`amc(proposals=...)`); empty: `temperature` for all."""
+    race: Race | None = None
+    """The first particles to finish decide, and the others are stopped: the answer alone is scored. None: no race."""
 
     def __post_init__(self) -> None:
         """Refuse several temperatures where no population of particles is run.
@@ -101,6 +104,8 @@ class Method:
             plain["planning"] = asdict(self.planning) | {"returns": list(self.planning.returns)}
         if self.temperatures:
             plain["temperatures"] = list(self.temperatures)
+        if self.race is not None:
+            plain["race"] = self.race.as_plain()
         return plain | {name: getattr(self, name) for name in later if getattr(self, name) != defaults[name]}
 
 
@@ -158,6 +163,8 @@ VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY = "vote", "vote-greedy", "lac", 
 TREE_OF_THOUGHTS, LATS = "tot", "lats"
 STOPPING = "-stop"
 """Ends the name of a method that ends at its first success."""
+RACES: dict[By, str] = {by: f"race-{by}" for by in get_args(By)}
+"""What is first -> the name of the race, as in `amc advise`."""
 REFLACT, SELF_PLAN, REFLEXION = "reflact", "self-plan", "reflexion"
 PROMPTED = (REFLACT, SELF_PLAN, REFLEXION)
 """The methods whose policy must follow instructions."""
@@ -177,6 +184,7 @@ GROUPS = {
     "decisions": (REACT, REACT_GREEDY, VOTE, VOTE_GREEDY, LAC, LAC_GREEDY, CRITIC_ONLY),
     "trees": (TREE_OF_THOUGHTS, LATS),
     "prompted": PROMPTED,
+    "race": tuple(RACES.values()),
     "alphas": tuple(f"lac-alpha-{alpha:g}" for alpha in ALPHAS),
 }
 """Names of several methods at once."""
@@ -260,6 +268,22 @@ def stopping_methods(parallel: Method, steered: Method, success: float) -> list[
     """Return Best-of-N and AMC that end at their first success."""
     # Best-of-N in parallel with rewards in sight: f = 0 and no resampling.
     return [stopping(replace(parallel, critic="uniform"), success), stopping(steered, success)]
+
+
+def races(parallel: Method, finish: int = 1) -> list[Method]:
+    """Return races by the clock, by steps and by tokens.
+
+    Args:
+        parallel: Best-of-N, whose particles race.
+        finish: number of particles that end a race; the critic chooses among them.
+    """
+    labels: dict[By, str] = {"clock": "race by the clock", "steps": "race by steps", "tokens": "race by tokens"}
+    several = "" if finish == 1 else f", first {finish}"
+    critic = "uniform" if finish == 1 else parallel.critic
+    return [
+        replace(parallel, name=RACES[by], label=label + several, critic=critic, race=Race(by=by, finish=finish))
+        for by, label in labels.items()
+    ]
 
 
 def vote(tuned: Tuned = Tuned(), *, greedy: bool = False) -> Method:

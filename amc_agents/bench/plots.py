@@ -147,7 +147,7 @@ def method_scores(results: Results, path: str | Path, *, title: str = "") -> Pat
         points = [
             (row, method.scores[metric])
             for row, method in enumerate(results.methods)
-            if metric in method.scores and not (metric == "mean_distinct" and method.settings["n_particles"] == 1)
+            if metric in method.scores and not (metric == "mean_distinct" and method.scores_one)
         ]
         if not points:
             continue

@@ -25,7 +25,10 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores from the true returns of a run's final population, including retired and excluding failed particles."""
+    """Scores from the true returns of a run's final population, including retired and excluding failed particles.
+
+    A race has its answer alone: it stopped the others before their ends.
+    """
 
     oracle: float
     """The highest return: the pick of an observer who sees the rewards (paper's tables 1 to 3)."""
@@ -52,7 +55,10 @@ class Scores:
 
 @dataclass(frozen=True)
 class Particles:
-    """Every trajectory of a run's final population except failed ones, for statistics over subsets of them."""
+    """Every trajectory of a run's final population except failed ones, for statistics over subsets of them.
+
+    Of a race, the answer alone.
+    """
 
     returns: tuple[float, ...]
     """`[M]` true returns."""
@@ -149,7 +155,8 @@ def scores_of(run: Run, *, single: bool, pick_means_something: bool, success: fl
 
     Args:
         run: a run of one task.
-        single: the run has one trajectory, made without knowledge of the world, so it needs no pick to be deployed.
+        single: the run has one trajectory, made without knowledge of the world, so it needs no pick to be deployed; or
+            it is a race, whose answer needs none.
         pick_means_something: the critic predicts whole returns, so its pick among finished trajectories is meaningful.
         success: minimum return that counts as a success, in reward units.
 
@@ -230,7 +237,9 @@ def scored_trajectories(run: Run) -> list[Trajectory]:
 
 
 def _scored_indices(run: Run) -> list[int]:
-    """Return the indices of the particles that did not fail."""
+    """Return the indices of the particles that did not fail; of a race, that of its answer."""
+    if run.config.get("race") is not None:
+        return [run.best_index]
     failed = run.population.failed or (False,) * len(run.population.trajectories)
     kept = [index for index, has_failed in enumerate(failed) if not has_failed]
     if not kept:

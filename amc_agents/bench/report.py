@@ -67,6 +67,11 @@ class MethodResult(_Strict):
     cost: MethodCost
     notes: list[str] = Field(description="Notes of the runs, such as lost particles or a critic that fell back.")
 
+    @property
+    def scores_one(self) -> bool:
+        """Whether a run has a single scored trajectory: so has a race, whose answer alone is scored."""
+        return self.settings["n_particles"] == 1 or "race" in self.settings
+
 
 class FailedRuns(_Strict):
     """The runs of a method that failed: they have no score, and count neither as 0 nor as run."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import NamedTuple
 
-from amc_agents.bench.methods import REACT, REACT_GREEDY
+from amc_agents.bench.methods import RACES, REACT, REACT_GREEDY
 from amc_agents.bench.records import METRICS
 from amc_agents.bench.report import Mean, MethodCost, MethodResult, PairedDifference, Results
 from amc_agents.bench.statistics import ENOUGH_TASKS, Estimate
@@ -38,11 +39,22 @@ _MAIN_DIFFERENCES = {
     ("amc", "best-of-n", "mean_distinct"),
     ("amc-hidden", "best-of-n", "deployable"),
     ("amc-hidden", "react-greedy", "deployable"),
+    *product(RACES.values(), ("react", "best-of-n", "amc-hidden"), ("deployable",)),
 }
 _PICK = "deployable"
 _MOST_TIMES = 20
 """No number of tasks is suggested above this multiple of those that were run."""
-HEADINGS = ("deployable pick", "against", "gain", "95% interval", "decided", "model calls", "tokens out", "dollars")
+HEADINGS = (
+    "deployable pick",
+    "against",
+    "gain",
+    "95% interval",
+    "decided",
+    "model calls",
+    "tokens out",
+    "dollars",
+    "time (s)",
+)
 
 
 def markdown(results: Results) -> str:
@@ -175,6 +187,8 @@ def caption(results: Results) -> str:
     if _success_differs(results):
         minimum = results.settings.get("success", 1)
         sentences.append(f"Success: the oracle's pick returned {minimum:g} or more; the picks' columns are returns.")
+    if any("race" in method.settings for method in results.methods):
+        sentences.append("A race is scored by its answer; requests that it cancelled count what was reserved for them.")
     tried = results.settings.get("settings_tried")
     if tried:
         counts = ", ".join(f"{name} {count}" for name, count in tried.items())
@@ -219,8 +233,7 @@ def _rival(results: Results, metric: str) -> str | None:
 
 def _score_cell(method: MethodResult, metric: str) -> str:
     # A single trajectory has no top 5 and no spread: its return is the pick, with and without seeing rewards.
-    single = method.settings["n_particles"] == 1
-    hidden = single and metric not in ("success", "oracle", "deployable")
+    hidden = method.scores_one and metric not in ("success", "oracle", "deployable")
     return score_text(None if hidden else method.scores.get(metric))
 
 
@@ -306,7 +319,8 @@ def deployment_lines(results: Results) -> list[str]:
     sentences = [
         f"{pick} against {plain}: gain {gain} ({interval}), {verdict}; {calls} model calls, {tokens} tokens out"
         + ("" if dollars == "-" else f", {dollars} dollars")
-        for pick, plain, gain, interval, verdict, calls, tokens, dollars in deployment_rows(results)
+        + f", {seconds} s"
+        for pick, plain, gain, interval, verdict, calls, tokens, dollars, seconds in deployment_rows(results)
     ]
     return [*sentences, deployment_note(results)]
 
@@ -316,7 +330,7 @@ def deployment_markdown(results: Results) -> str:
     rows = deployment_rows(results)
     if not rows:
         return ""
-    return "\n\n".join([table(list(HEADINGS), rows, "llrrlrrr"), deployment_note(results)])
+    return "\n\n".join([table(list(HEADINGS), rows, "llrrlrrrr"), deployment_note(results)])
 
 
 def _without_pick(results: Results) -> str:
@@ -338,8 +352,10 @@ def _costs(cost: MethodCost, plain: MethodCost) -> list[str]:
         _times(cost.policy_calls, plain.policy_calls),
         _times(cost.policy_output_tokens, plain.policy_output_tokens),
         "-" if cost.dollars is None else f"{cost.dollars:.4f}",
+        _times(cost.seconds, plain.seconds, decimals=1),
     ]
 
 
-def _times(cost: float, plain: float) -> str:
-    return f"{cost:,.0f} (x {cost / plain:.1f})" if plain else f"{cost:,.0f}"
+def _times(cost: float, plain: float, decimals: int = 0) -> str:
+    text = f"{cost:,.{decimals}f}"
+    return f"{text} (x {cost / plain:.1f})" if plain else text

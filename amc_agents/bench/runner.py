@@ -26,6 +26,7 @@ from amc_agents.bench.run_files import (
     stops,
 )
 from amc_agents.bench.searches import reflexion, tree_search
+from amc_agents.budget import Budget
 from amc_agents.config import Config
 from amc_agents.population.conclusion import quiet_notes
 from amc_agents.population.features.watchers import watched_as
@@ -37,6 +38,7 @@ from amc_agents.smc import Adaptive
 from amc_agents.types import Task
 
 __all__ = ["Comparison", "ComparisonWork", "RunCallback", "compare", "run_one", "run_seed"]
+_ANY_NUMBER = 10**15
 RunCallback = Callable[[RunResult, Run], None]
 """Receives the result and the whole run after each run."""
 
@@ -148,7 +150,8 @@ async def run_one(
     await run.aclose()
     scores = scores_of(
         run,
-        single=comparison.size_of(method) == 1 and not method.oracle and method.trials is None,
+        single=method.race is not None
+        or (comparison.size_of(method) == 1 and not method.oracle and method.trials is None),
         pick_means_something=predicts_return(comparison.critic_of(method)) and not method.oracle,
         success=comparison.success,
     )
@@ -169,6 +172,9 @@ async def _play(comparison: Comparison, seed: int, task: Task, method: Method, s
         resample=method.resample,
         beta=method.beta,
         stop_at=method.stop_at,
+        race=method.race,
+        # Without a limit: it reserves what a request may cost, which is what a cancelled request counts.
+        budget=None if method.race is None else Budget(calls=_ANY_NUMBER),
         horizon=comparison.horizon,
         seed=run_seed(seed, task.id, method.name),
         settings=replace(
@@ -260,8 +266,8 @@ async def estimate_runs(
     """Play the first task once by each method, for real, and multiply.
 
     A method is played with a single particle. N particles cost N times that, because each calls the policy and is read
-    by the critic. Searches and single decisions are played as they are. Tasks differ in length, so the estimate is no
-    bound.
+    by the critic; a race costs less, because it stops particles. Searches and single decisions are played as they
+    are. Tasks differ in length, so the estimate is no bound.
 
     Args:
         comparison: the methods, each with one of the settings that the planned runs have.
@@ -283,7 +289,7 @@ async def estimate_runs(
 
 async def _cost_of_one(comparison: Comparison, method: Method) -> Cost:
     """Play the first task with one particle; searches as they are."""
-    played = method if _largest(comparison, method) == 1 else replace(method, n_particles=1)
+    played = method if _largest(comparison, method) == 1 else replace(method, n_particles=1, race=None)
     result, _ = await run_one(comparison, comparison.seeds[0], comparison.tasks[0], played)
     return result.cost
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from amc_agents.bench.comparison import predicts_return, ready_critic, steered_blindly
-from amc_agents.bench.methods import PROMPTED, REACT, Method, Tuned, chosen, named
+from amc_agents.bench.methods import BEST_OF_N, PROMPTED, REACT, Method, Tuned, chosen, named, races
 from amc_agents.bench.plan import Plan
 from amc_agents.bench.tuned import retuned
 from amc_agents.errors import ConfigurationError
@@ -57,6 +57,8 @@ class MethodChoice:
     """Critic of LAC's decisions; None: the comparison's."""
     candidates: int = LacSettings.k
     """K of the methods that decide each step."""
+    finish: int = 1
+    """Number of particles that end a race."""
     changes: MethodChanges = MethodChanges()
 
     def applied_to(self, plan: PlanT) -> tuple[PlanT, list[str]]:
@@ -90,4 +92,5 @@ class MethodChoice:
         if prompted and plan.cannot_prompt:
             raise ConfigurationError(f"{', '.join(prompted)} cannot run: {plan.cannot_prompt}")
         prompting = plan.prompted_methods(self.tuned.get(REACT), self.candidates)
-        return chosen([*methods, *deciding, *searching, *prompting], self.names)
+        racing = [race for method in methods if method.name == BEST_OF_N for race in races(method, self.finish)]
+        return chosen([*methods, *racing, *deciding, *searching, *prompting], self.names)

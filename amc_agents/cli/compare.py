@@ -123,6 +123,10 @@ def bench(
     candidates: Annotated[
         int, typer.Option(min=1, help="K: number of sampled actions among which voting and LAC decide.")
     ] = 5,
+    finish: Annotated[
+        int,
+        typer.Option(min=1, help="Number of particles that end a race; above 1, the critic chooses among them."),
+    ] = 1,
     keep_decisions: Annotated[
         bool, typer.Option("--keep-decisions", help="Store every decision of LAC, and report on them.")
     ] = False,
@@ -172,7 +176,7 @@ def bench(
         positive("--success-reward", success_reward),
     )
     choice = MethodChoice(
-        _names(methods), read_chosen(tuned) if tuned else {}, judge, decision_critic, candidates, changes
+        _names(methods), read_chosen(tuned) if tuned else {}, judge, decision_critic, candidates, finish, changes
     )
     common: dict[str, Any] = {"n_particles": particles_of(particles), "critic": critic_name(critic, config)}
     plan: Plan

@@ -56,8 +56,9 @@ Methods = Annotated[
     str | None,
     typer.Option(
         help="Comma-separated methods. Default: react, react-greedy, best-of-n, smc, amc, amc-hidden. Others run only "
-        "if named: 'decisions' compares ReAct, voting and LAC, 'trees' is Tree of Thoughts and LATS; 'prompted' is "
-        "reflact, self-plan and reflexion, which need a chat model (--model). An unknown name prints all names."
+        "if named: 'race' is race-clock, race-steps and race-tokens (the first to finish is the answer); 'decisions' "
+        "compares ReAct, voting and LAC, 'trees' is Tree of Thoughts and LATS; 'prompted' is reflact, self-plan and "
+        "reflexion, which need a chat model (--model). An unknown name prints all names."
     ),
 ]
 Workers = Annotated[

@@ -324,7 +324,7 @@ def _deployment(results: Results) -> Html | None:
     rows, note = deployment_rows(results), deployment_note(results)
     if not rows and not note:
         return None
-    drawn = table(HEADINGS, rows, "llrrlrrr") if rows else None
+    drawn = table(HEADINGS, rows, "llrrlrrrr") if rows else None
     return section("Worth switching on?", drawn, note=note)
 
 
