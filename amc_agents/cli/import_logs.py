@@ -200,5 +200,7 @@ def _print_report(report: ImportReport, out: Path, console: PlainConsole) -> Non
         f"{report.dataset_outcomes_known:,} with a known outcome.",
         soft_wrap=True,
     )
-    if report.dataset_outcomes_known:
+    if report.dataset_outcomes_known > report.dataset_tasks:  # Then a task has several runs.
+        console.print(f"Next: amc advise {out}", soft_wrap=True)
+    elif report.dataset_outcomes_known:
         console.print(f"Next: amc train value --data {out} --base MODEL --out VALUE", soft_wrap=True)

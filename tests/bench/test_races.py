@@ -71,8 +71,10 @@ async def test_the_answer_alone_is_scored_and_all_calls_are_counted(name):
         scores = result.scores
         assert {scores.oracle, scores.deployable, scores.mean, scores.top5} == {run.best.return_}
         assert (scores.particles, result.particles.returns) == (1, (run.best.return_,))
-        assert result.cost.policy_calls == Counted.made >= sum(len(path.steps) for path in paths) > len(run.best.steps)
-        assert result.cost.policy_output_tokens == 5 * Counted.made
+        made = sum(len(path.steps) for path in paths)
+        # Requests that were cancelled on their way count too.
+        assert result.cost.policy_calls >= Counted.made >= made > len(run.best.steps)
+        assert result.cost.policy_output_tokens >= 5 * made
         higher += any(path.return_ > run.best.return_ for path in paths)
     assert higher, "some stopped particle has a higher return"
 

@@ -59,13 +59,16 @@ def test_import_takes_functions_and_a_table_from_the_working_directory(command, 
     functions = ("--redact", "my_import_functions:redact", "--reward-function", "my_import_functions:outcome")
     code, printed, _ = command("import", chats, "--out", data, *functions, "--policy", "shop")
     assert code == 0
-    assert "amc train value" in printed
+    assert f"Next: amc advise {data}" in printed  # Three runs of a task.
     assert [record.trajectory.return_ for record in read_records(data)] == [1.0] * 3
     assert {record.trajectory.task.instruction for record in read_records(data)} == {"I am [NAME]"}
     (tmp_path / "outcomes.csv").write_text("thread_id,value\nt0,0\n")
     code, printed, _ = command("import", "--out", data, "--outcomes", "outcomes.csv")
     assert code == 0
     assert "outcomes updated" in printed
+    one_each = ("--thread", "id", "--task", "id")
+    code, printed, _ = command("import", chats, "--out", tmp_path / "one", *functions, *one_each)
+    assert (code, "Next: amc train value" in printed, "amc advise" in printed) == (0, True, False)
     assert sorted(record.trajectory.return_ for record in read_records(data)) == [0.0, 1.0, 1.0]
 
 
