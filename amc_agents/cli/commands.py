@@ -18,6 +18,7 @@ import typer
 
 from amc_agents.cli.advise import advise, quick
 from amc_agents.cli.calibrate import calibrate
+from amc_agents.cli.code import code_app
 from amc_agents.cli.compare import bench, demo
 from amc_agents.cli.goal import goal
 from amc_agents.cli.import_logs import import_logs
@@ -105,6 +106,7 @@ _GROUPS = {
     "serve": (serve_app, "Start vLLM with the flags that a model needs."),
     "posterior": (posterior_app, "Show, edit and roll back what an agent believes."),
     "shadow": (shadow_app, "Search in the background of a served agent."),
+    "code": (code_app, "Race any coding agent in copies of your repository."),
     "canary": (canary_app, "Compare two served agents on live calls."),
 }
 for _name, (_group, _short) in _GROUPS.items():

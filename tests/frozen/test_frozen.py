@@ -34,9 +34,9 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 18,
-    "lines of amc_agents": 70_450,
-    "files of amc_agents": 315,
-    "lines of the first wing": 49_010,  # all but bench, operations and cli
+    "lines of amc_agents": 71_112,
+    "files of amc_agents": 319,
+    "lines of the first wing": 49_062,  # all but bench, operations and cli
     "files of the first wing": 215,
     "lines of tests": 63_500,
     "files of tests": 383,
