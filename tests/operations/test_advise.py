@@ -290,7 +290,7 @@ def test_one_run_a_task_says_what_is_missing_and_trains_a_critic_across_tasks(tm
 
 def test_what_can_be_recommended_has_code(tmp_path):
     pytest.importorskip("sklearn")
-    advice = advise(dataset(tmp_path / "data", longer=40))
+    advice = advise(dataset(tmp_path / "data", 12, longer=12))
     single = advice.rows[0]
     assert (single.difference, single.low < 0 < single.high) == (0, True)
     for row in advice.rows[2:]:
