@@ -90,15 +90,16 @@ def clustered_mean(
 
 
 @lru_cache(maxsize=256)
-def t_quantile(freedom: float) -> float:
-    """Compute the 97.5% quantile of Student's t by integrating its density.
+def t_quantile(freedom: float, share: float = 0.975) -> float:
+    """Compute a quantile of Student's t, by default that of 97.5%, by integrating its density.
 
     With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1).
 
     Args:
         freedom: degrees of freedom, at least 1; not necessarily whole.
+        share: probability of a smaller value, at least one half.
     """
     angles = np.linspace(0.0, np.pi / 2, 20_001)
     density = np.cos(angles) ** (freedom - 1.0)
     below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return float(math.sqrt(freedom) * np.tan(np.interp(0.95, below / below[-1], angles)))
+    return float(math.sqrt(freedom) * np.tan(np.interp(2 * share - 1, below / below[-1], angles)))

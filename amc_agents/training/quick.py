@@ -102,6 +102,11 @@ class Measured:
     high: float
     tasks: int
 
+    def low_among(self, looks: int) -> float:
+        """Return the lower bound that holds for this and other means together, by Bonferroni's correction."""
+        freedom = self.tasks - 1
+        return self.mean - (self.mean - self.low) / t_quantile(freedom) * t_quantile(freedom, 1 - 0.025 / looks)
+
 
 @dataclass(frozen=True, eq=False)
 class QuickTraining:

@@ -115,6 +115,11 @@ def test_t_quantiles_are_those_of_tables(freedom, quantile):
     assert t_quantile(freedom) == pytest.approx(quantile, abs=1e-4)
 
 
+@pytest.mark.parametrize(("freedom", "quantile"), [(5, 4.0321), (30, 2.75)])
+def test_t_quantiles_of_smaller_tails_are_those_of_tables(freedom, quantile):
+    assert t_quantile(freedom, 0.995) == pytest.approx(quantile, abs=1e-3)
+
+
 def test_the_order_of_records_does_not_matter_and_a_swap_changes_the_sign():
     rng = np.random.default_rng(2)
     a = {(f"{i}", s): float(rng.random()) for i in range(20) for s in range(2)}

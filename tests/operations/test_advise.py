@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import combinations, permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +15,12 @@ from amc_agents import EarlyStop, Race
 from amc_agents.errors import ConfigurationError, PopulationError
 from amc_agents.operations.advise import advise
 from amc_agents.operations.advise.advice_page import advice_page
-from amc_agents.operations.advise.advising import code_of
+from amc_agents.operations.advise.advising import _not_in_logs, code_of
 from amc_agents.operations.advise.recommending import interval, recommend, rows_of, simultaneous_low
 from amc_agents.operations.advise.replay import Prefixes, Replayed, early_stops, replay
 from amc_agents.operations.advise.runs import Runs, TaskRuns, closing_actions, read_runs
 from amc_agents.training.dataset import LoggedTrajectory, replace_dataset
+from amc_agents.training.quick import Measured
 from amc_agents.types import Step, Task, Trajectory
 from tests.population.test_race import Judge, Runner, ask, chat
 from tests.population.test_race import run as play
@@ -286,6 +288,15 @@ def test_one_run_a_task_says_what_is_missing_and_trains_a_critic_across_tasks(tm
     assert advice.quick.auc is not None
     assert advice.quick.auc.low > 0.9
     assert "orders runs of all tasks that go on with an AUC of" in advice.notes[-1]
+
+
+@pytest.mark.parametrize(("aucs", "verdict"), [({2: 0.51}, "above"), ({2: 0.51, 4: 0.3, 8: 0.3}, "not above")])
+def test_an_auc_is_above_chance_only_after_a_correction_for_all_looks(aucs, verdict):
+    rated = {step: Measured(low + 0.1, low, low + 0.2, 20) for step, low in aucs.items()}
+    few = {64: Measured(0.9, 0.8, 1.0, 9)}
+    note = _not_in_logs(SimpleNamespace(by_step=rated | few, siblings=True))
+    assert f"steps: {verdict} chance" in note
+    assert "after 64" not in note
 
 
 def test_what_can_be_recommended_has_code(tmp_path):

@@ -29,6 +29,8 @@ WANTED = 0.05
 RUNS = 4
 """Runs of a task that the advice to log more names."""
 N_FOLDS = 5
+TASKS_FOR_AN_AUC = 10
+"""Tasks with both outcomes from which the critic's AUC after a number of steps is shown."""
 IN_ONE_CALL = 64
 """States in one call of a critic."""
 
@@ -219,15 +221,15 @@ def _not_in_logs(quick: QuickTraining | None) -> str:
         "resampling and forks cannot be replayed: what a run would have done after another past is in no log. "
         "`amc bench` measures them"
     )
-    if quick is None or not quick.by_step:
+    rated = {} if quick is None else {step: auc for step, auc in quick.by_step.items() if auc.tasks >= TASKS_FOR_AN_AUC}
+    if quick is None or not rated:
         return text
     among = "siblings" if quick.siblings else "runs of all tasks"
-    shown = ", ".join(
-        f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}] after {step}" for step, value in quick.by_step.items()
-    )
-    useful = any(value.low > 0.5 for value in quick.by_step.values())
-    verdict = "some of it above chance" if useful else "nowhere above chance, so they would have nothing to go by"
-    return f"{text}. The quick critic orders {among} that go on with an AUC of {shown} steps: {verdict}"
+    shown = ", ".join(f"{auc.mean:.2f} [{auc.low:.2f}, {auc.high:.2f}] after {step}" for step, auc in rated.items())
+    useful = any(auc.low_among(len(rated)) > 0.5 for auc in rated.values())
+    verdict = "above chance" if useful else "not above chance, so they would have nothing to go by"
+    corrected = f", corrected for {len(rated)} looks" if len(rated) > 1 else ""
+    return f"{text}. The quick critic orders {among} that go on with an AUC of {shown} steps: {verdict}{corrected}"
 
 
 def _agree(runs: Runs) -> bool:
