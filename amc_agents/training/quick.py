@@ -83,14 +83,24 @@ class States:
         return np.array(found, dtype=np.int64).reshape(-1, 2), np.array(weights)
 
     @cached_property
+    def spoken(self) -> IntArray:
+        """`[m]` numbers of the words that some state has, sorted."""
+        return np.flatnonzero(np.bincount(self._all_words, minlength=N_WORDS))
+
+    @cached_property
     def bags(self) -> Any:
-        """`[n, N_WORDS]` sparse: 1 / sqrt(number of words) for each word of a state."""
+        """`[n, m]` sparse: 1 / sqrt(number of words) for each word of a state."""
         sparse, _ = _sklearn()
+        column = np.zeros(N_WORDS, dtype=np.int32)
+        column[self.spoken] = np.arange(len(self.spoken))
         sizes = np.array([len(row) for row in self.words], dtype=np.int64)
         values = np.repeat(1 / np.sqrt(np.maximum(sizes, 1)), sizes)
-        place = np.concatenate([*self.words, np.zeros(0, dtype=np.int64)])
         ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        return sparse.csr_matrix((values, place, ends), shape=(len(sizes), N_WORDS))
+        return sparse.csr_matrix((values, column[self._all_words], ends), shape=(len(sizes), len(self.spoken)))
+
+    @cached_property
+    def _all_words(self) -> IntArray:
+        return np.concatenate([*self.words, np.zeros(0, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
@@ -334,7 +344,9 @@ def _fit(states: States, words: float) -> Weights:
         design, labels, sample_weight=row_weights
     )
     coefficients = fitted.coef_[0].astype(np.float64)
-    hashed = words * coefficients[len(COUNTS) + 1 :] if words else np.zeros(N_WORDS)
+    hashed = np.zeros(N_WORDS)
+    if words:
+        hashed[states.spoken] = words * coefficients[len(COUNTS) + 1 :]
     return Weights(mean, scale, coefficients[: len(COUNTS)], hashed, np.array([0.0, 1.0]))
 
 

@@ -29,9 +29,8 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def within(figures: Mapping[str, float], mean: str = "mean", *, signed: bool = False) -> str:
     """Return a mean with its interval."""
-    sign = "+" if signed else ""
-    shown = [f"{figures[name]:{sign}.3f}".replace("0.", ".", 1) for name in (mean, "low", "high")]
-    return f"{shown[0]} [{shown[1]}, {shown[2]}]"
+    sign = "+" if signed and figures[mean] >= 0 else ""
+    return f"{sign}{number(figures[mean])} [{number(figures['low'])}, {number(figures['high'])}]"
 
 
 def advice(found: Mapping[str, Any]) -> str:

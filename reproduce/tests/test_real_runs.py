@@ -45,4 +45,4 @@ def test_the_page_is_written_from_the_results():
     found = {"agent": {"critic": {"by_step": {"2": figures, "4": figures | {"tasks": 9}}}}}
     shown = "| agent | after steps | tasks | AUC within tasks |\n| --- | ---: | ---: | ---: |\n"
     assert report.steps(found) == shown + "| agent | 2 | 12 | .500 [-.250, 1.250] |\n"
-    assert "+.500 [-.250, +1.250]" in report.within(figures, signed=True)
+    assert "+.500 [-.250, 1.250]" in report.within(figures, signed=True)

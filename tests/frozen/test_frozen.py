@@ -34,12 +34,12 @@ CEILINGS = {
     "context variables": 6,
     "parameters of amc()": 21,  # 20, and race=
     "basenames used twice": 18,
-    "lines of amc_agents": 71_112,
+    "lines of amc_agents": 71_200,
     "files of amc_agents": 319,
     "lines of the first wing": 49_062,  # all but bench, operations and cli
     "files of the first wing": 215,
     "lines of tests": 63_500,
-    "files of tests": 383,
+    "files of tests": 384,
 }
 """The figures when the records were taken; of lines and files, with room for the work of the same day. A commit that
 lowers a figure lowers its ceiling; one that adds a feature raises it by what the feature takes."""
