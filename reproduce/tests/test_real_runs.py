@@ -24,7 +24,7 @@ RUNS = Runs((TASK, replace(TASK, success=np.array([1.0, 1.0, 0.0]))), "text", 0)
     ],
 )
 def test_a_rule_stops_the_other_runs_when_it_has_its_answer(rule, values, success, tokens):
-    assert measure.played(TASK, rule, np.array(values), k=3) == (success, pytest.approx(tokens))
+    assert measure.played(TASK, rule, np.array(values), k=3) == pytest.approx((success, tokens))
 
 
 def test_without_a_run_that_ends_by_itself_the_critic_chooses_after_the_end():
