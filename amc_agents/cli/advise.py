@@ -51,16 +51,16 @@ def advise(
         column.justify = "right"
     for row in advice.rows if every else advice.best_of_each():
         table.add_row(*cells(row))
-    console.print(table)
-    if advice.quick is not None and advice.quick.refusal is not None:
-        console.print(f"The quick critic is not worth saving: {advice.quick.refusal}.")
-    for note in advice.notes:
-        console.print(f"Note: {note}.")
     console.print(f"{headline(advice)}.")
     if advice.code:
         console.print(f"Use it: {advice.code}")
     if advice.saving is not None:
         console.print(f"To spend less: {saving_line(advice.saving)}.\nUse it: {code_of(advice.saving)}")
+    console.print(table)
+    if advice.quick is not None and advice.quick.refusal is not None:
+        console.print(f"The quick critic is not worth saving: {advice.quick.refusal}.")
+    for note in advice.notes:
+        console.print(f"Note: {note}.")
     console.print(f"Written: {page}")
     if as_json:
         print_json({**advice.as_plain(), "page": str(page)})

@@ -34,7 +34,9 @@ code_app = typer.Typer(
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="Run. Default: the newest of this repository.")]
 
 
-@code_app.command("race", epilog='Example: amc code -n 4 --check "pytest -q" --protect tests -- mini -t "Fix it" -y')
+@code_app.command(
+    "race", epilog='Example: amc code race -n 4 --check "pytest -q" --protect tests -- mini -t "Fix it" -y'
+)
 def race_agents(
     command: Annotated[list[str], typer.Argument(help="The agent's command, after `--`.")],
     check: Annotated[str, typer.Option(help="Shell command that fails now, and exits with 0 when the work is done.")],
@@ -122,7 +124,7 @@ def _found(run: str | None) -> CodeRun:
     return find_run(state_folder(), run, Repository.around(Path.cwd()).top)
 
 
-@code_app.command()
+@code_app.command(epilog="Example: amc code show --json")
 def show(
     run: Annotated[str | None, typer.Argument(help="Run. Default: the newest of this repository.")] = None,
     as_json: AsJson = False,
@@ -131,8 +133,12 @@ def show(
     _print(_found(run), as_json)
 
 
-@code_app.command()
-def diff(number: Annotated[int | None, typer.Argument(metavar="[K]")] = None, run: RunId = None) -> None:
+@code_app.command(epilog="Example: amc code diff 2")
+def diff(
+    number: Annotated[int | None, typer.Argument(metavar="[K]", help="Copy.")] = None,
+    run: RunId = None,
+    as_json: AsJson = False,
+) -> None:
     """Print the changes of a copy, by default the winner's."""
     from amc_agents.errors import ConfigurationError
 
@@ -140,25 +146,40 @@ def diff(number: Annotated[int | None, typer.Argument(metavar="[K]")] = None, ru
     chosen = number or found.winner
     if chosen is None:
         raise ConfigurationError(f"run {found.id} has no winner: choose a copy, 1 to {len(found.copies)}")
-    echo(found.diff(chosen).removesuffix("\n"))
+    changes = found.diff(chosen)
+    if as_json:
+        print_json({"run": found.id, "copy": chosen, "diff": changes})
+    else:
+        echo(changes.removesuffix("\n"))
 
 
-@code_app.command()
-def take(number: Annotated[int | None, typer.Argument(metavar="[K]")] = None, run: RunId = None) -> None:
+@code_app.command(epilog="Example: amc code take 2")
+def take(
+    number: Annotated[int | None, typer.Argument(metavar="[K]", help="Copy.")] = None,
+    run: RunId = None,
+    as_json: AsJson = False,
+) -> None:
     """Bring the changes of a copy, by default the winner's, to the working tree."""
     from amc_agents.operations.code.racing import apply_winner
 
     taken = apply_winner(_found(run), number)
-    echo(f"The changes of copy {taken.winner} are in {taken.repository.top}.")
+    if as_json:
+        print_json(taken.as_plain())
+    else:
+        echo(f"The changes of copy {taken.winner} are in {taken.repository.top}.")
 
 
-@code_app.command()
+@code_app.command(epilog="Example: amc code clean")
 def clean(
     run: Annotated[str | None, typer.Argument(help="Run. Default: all runs of all repositories.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove runs that have ended, and processes that they have left."""
     from amc_agents.operations.code import run_state
 
     removed, running = run_state.clean(run_state.state_folder(), run)
-    still = f" Still running: {', '.join(running)}." if running else ""
-    echo(f"Removed: {', '.join(removed) or 'nothing'}.{still}")
+    if as_json:
+        print_json({"removed": removed, "running": running})
+    else:
+        still = f" Still running: {', '.join(running)}." if running else ""
+        echo(f"Removed: {', '.join(removed) or 'nothing'}.{still}")

@@ -43,7 +43,7 @@ app = typer.Typer(
     cls=OneScreen,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Improve a frozen LLM agent at test time with a critic. Start with `amc demo`.",
+    help="Improve a frozen LLM agent at test time.",
     epilog="Exit status: 0; 1 if a check or some runs failed; 2 after an error; 130: Ctrl-C",
 )
 train_app = typer.Typer(no_args_is_help=True, help="Train a critic on collected trajectories (extra: train).")

@@ -56,8 +56,7 @@ class OneScreen(TyperGroup):
         options = "|".join(parameter.opts[0] for parameter in self.get_params(ctx))
         lines = [
             f"Usage: {self.name} {{COMMAND|{options}}}",
-            self.help,
-            "Commands, with options and an example in `amc COMMAND --help`:",
+            f"{self.help} Commands (`amc COMMAND --help`):",
             *(f"  {name:<{width}}  {self.commands[name].short_help}" for name in names),
             self.epilog,
         ]

@@ -28,12 +28,15 @@ def advice_page(advice: Advice, title: str) -> str:
     """Build the page."""
     rows, chosen = advice.rows, advice.recommendation
     names = dict.fromkeys(row.name.partition(":")[0] for row in rows)
+    every = element("summary", "Every k"), table(HEADER, [cells(row) for row in rows], "lrrrrrr")
     content = [
         section(
             "Every method, replayed",
-            table(HEADER, [cells(row) for row in rows], "lrrrrrr"),
-            note="Differences are paired over tasks, with 95% intervals. Tokens, cost and latency are multiples of "
-            "those of a single run. Methods with a k are exact over all subsets of k of a task's runs.",
+            table(HEADER, [cells(row) for row in advice.best_of_each()], "lrrrrrr"),
+            element("details", *every),
+            note="Each with its best k, by the lower bound. Differences are paired over tasks, with 95% intervals. "
+            "Tokens, cost and latency are multiples of those of a single run. Methods with a k are exact over all "
+            "subsets of k of a task's runs.",
         ),
         section("Success against tokens", _chart(rows, chosen)),
         section("What the methods do", definitions((name, MEANING[name]) for name in names)),
@@ -64,8 +67,15 @@ def saving_line(row: Row) -> str:
     """Return what an early stop saves."""
     return (
         f"{row.name} with k = {row.k} takes {row.tokens or 0:.2f} of the tokens, at a success of {row.success:.3f} "
-        f"({row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}])"
+        f"({_with_interval(row)})"
     )
+
+
+def _with_interval(row: Row) -> str:
+    """Return the difference and its interval: `+.124 [+.065, +.183]`."""
+    parts = (f"{value:+.3f}" for value in (row.difference, row.low, row.high))
+    difference, low, high = (part.replace("0.", ".", 1) if part[1] == "0" else part for part in parts)
+    return f"{difference} [{low}, {high}]"
 
 
 def cells(row: Row) -> list[str]:
@@ -73,7 +83,7 @@ def cells(row: Row) -> list[str]:
     name = row.name if row.deployable else f"({row.name})"
     single = row.name == "single"
     half = f"itself ±{(row.high - row.low) / 2:.3f}"
-    difference = half if single else f"{row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}]"
+    difference = half if single else _with_interval(row)
     multiples = ["" if value is None else f"{value:.2f}" for value in (row.tokens, row.cost, row.latency)]
     return [name, str(row.k), f"{row.success:.3f}", difference, *multiples]
 
@@ -85,9 +95,12 @@ def _summary(advice: Advice) -> Child:
         return (
             counted + "Every method was replayed, and after the correction for looking at many no bound is above zero."
         )
+    price = [f"the tokens of {row.tokens:.2f} runs"] if row.tokens is not None else []
+    price += [f"{row.latency:.2f} of the time of one"] if row.latency is not None else []
+    paid = f" For {', in '.join(price)}." if price else ""
     return counted + (
-        f"Difference {row.difference:+.3f} [{row.low:+.3f}, {row.high:+.3f}], cross-fitted: each task is answered by "
-        "the method that the other tasks would have chosen."
+        f"{row.name}: {MEANING[row.name.partition(':')[0]]}.{paid} Difference {_with_interval(row)}, cross-fitted: "
+        "each task is answered by the method that the other tasks would have chosen."
     )
 
 

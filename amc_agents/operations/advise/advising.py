@@ -227,9 +227,9 @@ def _not_in_logs(quick: QuickTraining | None) -> str:
     among = "siblings" if quick.siblings else "runs of all tasks"
     shown = ", ".join(f"{auc.mean:.2f} [{auc.low:.2f}, {auc.high:.2f}] after {step}" for step, auc in rated.items())
     useful = any(auc.low_among(len(rated)) > 0.5 for auc in rated.values())
-    verdict = "above chance" if useful else "not above chance, so they would have nothing to go by"
-    corrected = f", corrected for {len(rated)} looks" if len(rated) > 1 else ""
-    return f"{text}. The quick critic orders {among} that go on with an AUC of {shown} steps: {verdict}{corrected}"
+    looks = f" (corrected for {len(rated)} looks)" if len(rated) > 1 else ""
+    verdict = f"above chance{looks}" if useful else f"not above chance{looks}, so they would have nothing to go by"
+    return f"{text}. The quick critic orders {among} that go on with an AUC of {shown} steps: {verdict}"
 
 
 def _agree(runs: Runs) -> bool:

@@ -18,7 +18,7 @@ from amc_agents.envs.real.folders import files_in
 from amc_agents.errors import ConfigurationError
 from amc_agents.operations.code.copies import matching
 from amc_agents.operations.code.running import Ended, Place, run_command, shell
-from amc_agents.quoting import excerpt
+from amc_agents.quoting import excerpt, quoted
 
 _SOURCES = frozenset(
     ".py .pyx .js .jsx .mjs .cjs .ts .tsx .vue .go .rs .c .h .cc .cpp .hpp .java .kt .scala .swift .rb .php .cs .ex "
@@ -78,7 +78,7 @@ async def check_untouched(check: Check, place: Place, *, trusted: bool) -> list[
     if untouched.status == 0:
         raise ConfigurationError(
             f"the check passes on the untouched files, so it cannot tell whether an agent did its work: "
-            f"{check.command!r} must fail now, and pass when the work is done"
+            f"{quoted(check.command)} must fail now, and pass when the work is done"
         )
     if untouched.status in (126, 127):
         raise ConfigurationError(

@@ -21,7 +21,7 @@ from amc_agents.envs.real.folders import copy_file, files_in, locked, same
 from amc_agents.envs.real.repositories import copy_apart
 from amc_agents.errors import ConfigurationError, WorldError
 from amc_agents.files import storage_errors
-from amc_agents.quoting import excerpt, listed
+from amc_agents.quoting import excerpt, listed, quoted
 
 JUNK = frozenset({"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".DS_Store"})
 """Names that are no work of an agent, for repositories that do not ignore them."""
@@ -89,7 +89,7 @@ class Repository:
         for pattern in ignored:
             more = set(run_git(*listing, "-oi", "--", pattern, folder=self.top).split("\0"))
             if not more - {""}:
-                raise ConfigurationError(f"--include {pattern!r} matches no file that git ignores in {self.top}")
+                raise ConfigurationError(f"--include {quoted(pattern)} matches no file that git ignores in {self.top}")
             names |= more
         return sorted(names - {""})
 
