@@ -169,7 +169,7 @@ def take(
         echo(f"The changes of copy {taken.winner} are in {taken.repository.top}.")
 
 
-@code_app.command(epilog="Example: amc code clean")
+@code_app.command(epilog="Example: amc code clean --json")
 def clean(
     run: Annotated[str | None, typer.Argument(help="Run. Default: all runs of all repositories.")] = None,
     as_json: AsJson = False,
