@@ -112,6 +112,13 @@ class Measured:
     high: float
     tasks: int
 
+    @classmethod
+    def of(cls, values: FloatArray) -> Measured:
+        """Measure `[tasks]` values; the interval is Student's, and of a single value infinite."""
+        n, mean = len(values), float(values.mean())
+        half = t_quantile(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+        return cls(mean, mean - half, mean + half, n)
+
     def low_among(self, looks: int) -> float:
         """Return the lower bound that holds for this and other means together, by Bonferroni's correction."""
         freedom = self.tasks - 1
@@ -378,13 +385,13 @@ def _rated(states: States, scores: FloatArray, *, grouped: bool) -> tuple[Measur
     if not len(ours):
         return None, None
     rival = length if length.mean() >= 0.5 else 1 - length
-    return _measured(ours), _measured(ours - rival)
+    return Measured.of(ours), Measured.of(ours - rival)
 
 
 def _rated_at(states: States, scores: FloatArray, step: int, *, grouped: bool) -> Measured | None:
     rows = states.step == step
     aucs = _aucs(states.at(rows), scores[rows], grouped=grouped)
-    return _measured(aucs) if len(aucs) else None
+    return Measured.of(aucs) if len(aucs) else None
 
 
 def _aucs(states: States, scores: FloatArray, *, grouped: bool) -> FloatArray:
@@ -407,12 +414,6 @@ def _aucs(states: States, scores: FloatArray, *, grouped: bool) -> FloatArray:
 def _right(better: FloatArray, worse: FloatArray) -> FloatArray:
     right: FloatArray = (better > worse) + 0.5 * (better == worse)
     return right
-
-
-def _measured(values: FloatArray) -> Measured:
-    n, mean = len(values), float(values.mean())
-    half = t_quantile(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
-    return Measured(mean, mean - half, mean + half, n)
 
 
 def _explained(weights: Weights, trajectories: Sequence[Trajectory], most: int = 12) -> list[tuple[str, float]]:

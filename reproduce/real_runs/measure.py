@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 
 from amc_agents.critics.quick import COUNTS, QuickModel
-from amc_agents.critics.reliability import t_quantile
 from amc_agents.errors import ConfigurationError
 from amc_agents.files import replace_file
 from amc_agents.operations.advise.advising import QUICK, advise, cross_fitted
 from amc_agents.operations.advise.recommending import Row, interval, recommend, rows_of
 from amc_agents.operations.advise.replay import replay
 from amc_agents.operations.advise.runs import Runs, TaskRuns, closing_actions, read_runs
-from amc_agents.training.quick import RunStates, train_quick
+from amc_agents.smc.weights import BoolArray
+from amc_agents.training.metrics import auc
+from amc_agents.training.quick import Measured, RunStates, train_quick
 from amc_agents.types import FloatArray, Trajectory
 
 NAMES = ("terminal-bench", "tau-bench", "swe-bench")
@@ -89,31 +90,27 @@ def states_of(runs: Runs) -> RunStates:
 
 def mean_of(values: Sequence[float] | FloatArray) -> dict[str, float]:
     """Return mean, 95% interval (Student's t) and number of values."""
-    array = np.asarray(values, dtype=np.float64)
-    half = t_quantile(len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)) if len(array) > 1 else np.inf
-    mean = float(array.mean())
-    return {"mean": mean, "low": mean - float(half), "high": mean + float(half), "n": len(array)}
+    found = Measured.of(np.asarray(values, dtype=np.float64))
+    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.tasks}
 
 
 def auc_within(runs: Runs, scores: Scores) -> FloatArray:
     """`[tasks with both outcomes]` share of the pairs of different outcomes that scores order rightly."""
-    found = []
-    for task, of_task in zip(runs.tasks, scores, strict=True):
-        better, worse = of_task[task.success > task.success.min()], of_task[task.success == task.success.min()]
-        if len(better) and len(worse):
-            found.append(right(better, worse))
-    return np.array(found)
+    aucs = (auc(of_task, successful(task.success)) for task, of_task in zip(runs.tasks, scores, strict=True))
+    return np.array([found for found in aucs if found is not None])
 
 
 def auc_across(runs: Runs, scores: Scores) -> float:
     """Share of all pairs of runs with different outcomes that scores order rightly."""
-    values, success = np.concatenate(scores), np.concatenate([task.success for task in runs.tasks])
-    return right(values[success > success.min()], values[success == success.min()])
+    success = successful(np.concatenate([task.success for task in runs.tasks]))
+    found = auc(np.concatenate(scores), success)
+    return np.nan if found is None else found
 
 
-def right(better: FloatArray, worse: FloatArray) -> float:
-    """Share of the pairs in which the better one has the higher score; ties count half."""
-    return float(((better[:, None] > worse) + 0.5 * (better[:, None] == worse)).mean())
+def successful(success: FloatArray) -> BoolArray:
+    """Which runs are better than the worst."""
+    better: BoolArray = success > success.min()
+    return better
 
 
 def row_named(rows: Sequence[Row], name: str, k: int) -> Row:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amc_agents.markdown import table
 from reproduce.pages import write_parts
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def figures_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table whose first column is text."""
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return table(header, rows, "l" + "r" * (len(header) - 1)) + "\n"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -45,7 +45,7 @@ def advice(found: Mapping[str, Any]) -> str:
             cells = [known, str(row["k"]), number(row["success"]), difference]
             cells += [number(row[column], 2) for column in ("tokens", "latency")]
             rows.append([name, *(f"**{cell}**" if chosen and cell else cell for cell in cells)])
-    return table(["agent", "method", "k", "success", "against one run", "tokens", "latency"], rows)
+    return figures_table(["agent", "method", "k", "success", "against one run", "tokens", "latency"], rows)
 
 
 def critics(found: Mapping[str, Any]) -> str:
@@ -58,7 +58,7 @@ def critics(found: Mapping[str, Any]) -> str:
                 name, source, number(figures["auc across"]), within(figures["auc within"]) if has_siblings else "",
                 within(figures, "difference", signed=True) if has_siblings else "",
             ])  # fmt: skip
-    return table(
+    return figures_table(
         ["runs of", "scored by a critic of", "AUC, all runs", "AUC within tasks", "gain by its pick of all"], rows
     )
 
@@ -71,14 +71,14 @@ def steps(found: Mapping[str, Any]) -> str:
         for step, auc in answer["critic"]["by_step"].items()
         if auc["tasks"] >= 10
     ]
-    return table(["agent", "after steps", "tasks", "AUC within tasks"], rows)
+    return figures_table(["agent", "after steps", "tasks", "AUC within tasks"], rows)
 
 
 def counts(found: Mapping[str, Any]) -> str:
     """Return how well single counts order the finished runs of a task."""
     names = list(dict.fromkeys(name for figures in found.values() for name in figures))
     rows = [[name, *(within(figures[name]) if name in figures else "" for figures in found.values())] for name in names]
-    return table(["count", *found], rows)
+    return figures_table(["count", *found], rows)
 
 
 def rules(found: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def rules(found: Mapping[str, Any]) -> str:
         [name, ", ".join(map(number, figures["success"])), number(sum(figures["tokens"]) / len(figures["tokens"]), 2)]
         for name, figures in found.items()
     ]
-    return table(["rule, five runs", "success, three seeds of the critic's folds", "tokens"], rows)
+    return figures_table(["rule, five runs", "success, three seeds of the critic's folds", "tokens"], rows)
 
 
 def learning(found: Mapping[str, Any]) -> str:
@@ -100,7 +100,7 @@ def learning(found: Mapping[str, Any]) -> str:
             within(figures["gain of what is recommended, without the critic"], signed=True),
         ])  # fmt: skip
     header = ["tasks logged", "critic's AUC", "gain by its pick", "recommended without it, of 20", "gain of that"]
-    return table(header, rows)
+    return figures_table(header, rows)
 
 
 def halves(found: Mapping[str, Any]) -> str:
