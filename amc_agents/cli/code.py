@@ -31,6 +31,7 @@ code_app = typer.Typer(
     no_args_is_help=True,
     help='Race any coding agent: amc code -n 4 --check "pytest -q" -- COMMAND. Options: amc code race --help.',
 )
+CopyNumber = Annotated[int | None, typer.Argument(metavar="[K]", help="Copy. Default: the winner.")]
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="Run. Default: the newest of this repository.")]
 
 
@@ -134,18 +135,10 @@ def show(
 
 
 @code_app.command(epilog="Example: amc code diff 2")
-def diff(
-    number: Annotated[int | None, typer.Argument(metavar="[K]", help="Copy.")] = None,
-    run: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+def diff(number: CopyNumber = None, run: RunId = None, as_json: AsJson = False) -> None:
     """Print the changes of a copy, by default the winner's."""
-    from amc_agents.errors import ConfigurationError
-
     found = _found(run)
-    chosen = number or found.winner
-    if chosen is None:
-        raise ConfigurationError(f"run {found.id} has no winner: choose a copy, 1 to {len(found.copies)}")
+    chosen = found.chosen(number)
     changes = found.diff(chosen)
     if as_json:
         print_json({"run": found.id, "copy": chosen, "diff": changes})
@@ -154,11 +147,7 @@ def diff(
 
 
 @code_app.command(epilog="Example: amc code take 2")
-def take(
-    number: Annotated[int | None, typer.Argument(metavar="[K]", help="Copy.")] = None,
-    run: RunId = None,
-    as_json: AsJson = False,
-) -> None:
+def take(number: CopyNumber = None, run: RunId = None, as_json: AsJson = False) -> None:
     """Bring the changes of a copy, by default the winner's, to the working tree."""
     from amc_agents.operations.code.racing import apply_winner
 

@@ -23,6 +23,7 @@ from amc_agents.envs.real.repositories import (
 from amc_agents.envs.real.three_way import ThreeWay
 from amc_agents.envs.real.workspace import Snapshots, Workspace, remove
 from amc_agents.errors import ConfigurationError, EnvironmentStateError
+from amc_agents.files import storage_errors
 from amc_agents.quoting import quoted
 
 
@@ -197,7 +198,8 @@ class DirectoryFork:
             StorageError: the original cannot be written. Nothing was changed.
             WorldError: another process applies changes to the folder, or an interrupted one cannot be completed.
         """
-        changes = self.changes()
+        with storage_errors(self.original):
+            changes = self.changes()
         self._three_way.apply(changes)
         return changes
 

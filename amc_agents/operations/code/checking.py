@@ -13,10 +13,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from amc_agents.envs.real.copying import GIT
-from amc_agents.envs.real.folders import files_in
 from amc_agents.errors import ConfigurationError
-from amc_agents.operations.code.copies import matching
+from amc_agents.operations.code.copies import matching, named_files
 from amc_agents.operations.code.running import Ended, Place, run_command, shell
 from amc_agents.quoting import excerpt, quoted
 
@@ -41,12 +39,8 @@ class Check:
     """Time limit; a check that takes longer has failed."""
 
     def protected(self, names: set[str]) -> set[str]:
-        """The protected ones among files, new files included."""
-        return matching(names, self.patterns(names))
-
-    def patterns(self, names: set[str]) -> list[str]:
-        """The patterns: those given, and files and folders that the command names."""
-        return [*self.protect, *(word for word in _words(self.command) if matching(names, [word]))]
+        """The protected ones among files: those of the patterns, and files and folders that the command names."""
+        return matching(names, [*self.protect, *_words(self.command)])
 
     async def run(self, place: Place, name: str = "check") -> Ended:
         """Run the check in a copy."""
@@ -84,7 +78,7 @@ async def check_untouched(check: Check, place: Place, *, trusted: bool) -> list[
         raise ConfigurationError(
             f"the check cannot be run (exit status {untouched.status}): {excerpt(untouched.tail(300), 200)}"
         )
-    names = {name for name in files_in(place.copy) if GIT not in PurePosixPath(name).parts}
+    names = named_files(place.copy)
     broken = sorted(_breakable(names - check.protected(names)))
     if not broken:
         return ["no source files were found to break, so that the check may read other files than a copy's"]

@@ -70,11 +70,6 @@ class Repository:
         head = run_git("rev-parse", "-q", "--verify", "HEAD^{commit}", folder=place).strip() or None
         return cls(Path(top), git=True, head=head, inside=place.relative_to(Path(top).resolve()))
 
-    def dirty(self) -> list[str]:
-        """Paths that differ from HEAD, untracked files included."""
-        answer = run_git("status", "--porcelain", "-z", "--no-renames", folder=self.top)
-        return [entry[3:] for entry in answer.split("\0") if entry]
-
     def names(self, ignored: Sequence[str] = ()) -> list[str]:
         """Files of the working tree, tracked or untracked, and chosen files among those that git ignores.
 
@@ -202,7 +197,7 @@ def changes_in(repository: Repository, base: Path, copy: Path) -> list[FileChang
     """
     if copy.is_symlink() or not copy.is_dir():
         raise WorldError("the agent deleted its copy of the repository")
-    before, after = _named(base), _named(copy)
+    before, after = named_files(base), named_files(copy)
     try:
         changed = sorted(name for name in before | after if not same(base, copy, name))
     except OSError as error:
@@ -219,7 +214,8 @@ def changes_in(repository: Repository, base: Path, copy: Path) -> list[FileChang
     ]
 
 
-def _named(folder: Path) -> set[str]:
+def named_files(folder: Path) -> set[str]:
+    """Return the files and links in a folder, without those of `.git`."""
     return {name for name in files_in(folder) if GIT not in Path(name).parts}
 
 
@@ -240,7 +236,7 @@ def _ignored(repository: Repository, folder: Path, names: Collection[str]) -> It
 
 def changed_meanwhile(repository: Repository, base: Path) -> list[str]:
     """Files that changed in the original: by the user, or by an agent that wrote outside its copy."""
-    return [name for name in sorted(_named(base)) if _stamp(base / name) != _stamp(repository.top / name)]
+    return [name for name in sorted(named_files(base)) if _stamp(base / name) != _stamp(repository.top / name)]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

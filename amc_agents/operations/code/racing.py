@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from amc_agents.envs.real.changes import FileChange
 from amc_agents.errors import AmcError, ConfigurationError
@@ -180,21 +179,18 @@ class _Race:
     def _compared(self, copy: CopyResult, place: Place) -> CopyResult:
         """Find the changes of a copy, and give protected files the user's version."""
         changes = changes_in(self.run.repository, self.run.base, place.copy)
-        protected = self._check.protected({change.path for change in changes} | self._named_files())
-        replace_with(protected & {change.path for change in changes}, self.run.base, place.copy, former_versions(place))
+        protected = self._check.protected({change.path for change in changes})
+        replace_with(protected, self.run.base, place.copy, former_versions(place))
         kept = tuple(change for change in changes if change.path not in protected)
         return replace(
             copy,
             changes=kept,
-            lines=self._lines(kept, place.copy),
+            lines=self._lines(kept, copy.number),
             left_out=tuple(change.path for change in changes if change.path in protected),
         )
 
-    def _named_files(self) -> set[str]:
-        return {path.relative_to(self.run.base).as_posix() for path in self.run.base.rglob("*") if path.is_file()}
-
-    def _lines(self, changes: Sequence[FileChange], copy: Path) -> int:
-        three_way = self.run.three_way(int(copy.parent.name))
+    def _lines(self, changes: Sequence[FileChange], number: int) -> int:
+        three_way = self.run.three_way(number)
         lines = [line for change in changes for line in three_way.diff(change.path).splitlines()]
         return sum(line.startswith(("+", "-")) and not line.startswith(("+++", "---")) for line in lines)
 
@@ -207,9 +203,7 @@ def apply_winner(run: CodeRun, number: int | None = None) -> CodeRun:
         ConfigurationError: there is no winner, or the copy changed nothing.
         StorageError: the working tree cannot be written.
     """
-    chosen = run.winner if number is None else number
-    if chosen is None:
-        raise ConfigurationError(f"run {run.id} has no winner: choose a copy by its number")
+    chosen = run.chosen(number)
     changes = run.copy(chosen).changes
     if not changes:
         raise ConfigurationError(f"copy {chosen} of run {run.id} has no changes to take")

@@ -3,7 +3,7 @@
 STATE/ID/run.json     the record, replaced atomically
 STATE/ID/lock         held by the process that runs
 STATE/ID/base/NAME    the repository's files when the run began
-STATE/ID/K/NAME       copy K; beside it its output, transcript, HOME, and the former versions of protected files
+STATE/ID/K/NAME       copy K; beside it its output, HOME, and the former versions of protected files
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from filelock import FileLock, Timeout
 from amc_agents.envs.real.changes import FileChange
 from amc_agents.envs.real.three_way import ThreeWay
 from amc_agents.envs.real.workspace import remove
-from amc_agents.errors import ConfigurationError
+from amc_agents.errors import CheckpointError, ConfigurationError
 from amc_agents.files import read_json_object, replace_file, storage_errors
 from amc_agents.operations.code.copies import Repository
 from amc_agents.operations.code.processes import end_processes
+from amc_agents.quoting import excerpt, quoted
 
-_RECORD, _LOCK, VERSION = "run.json", "lock", 1
+_RECORD, _LOCK, VERSION = "run.json", "lock", 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class CopyResult:
     number: int
     """1 for the first copy."""
     state: str = "waiting"
-    """"waiting", "running", "checking", "passed", "failed" (the check), "done" (no check), "stopped" or "broken"."""
+    """"waiting", "running", "checking", "passed", "failed" (the check), "stopped" or "broken"."""
     status: int | None = None
     """Exit status of the agent."""
     seconds: float = 0.0
@@ -49,12 +50,6 @@ class CopyResult:
     """Number of lines that were added and removed."""
     left_out: tuple[str, ...] = ()
     """Protected files that the agent changed; they had the user's version in the check, and do not come back."""
-    steps: int | None = None
-    """Number of model calls; None: the transcript does not say, as for all of the following."""
-    tokens: int | None = None
-    cost: float | None = None
-    value: float | None = None
-    """What the critic said."""
     note: str = ""
     """What else happened, such as the reason for "stopped" or "broken"."""
 
@@ -66,7 +61,7 @@ class CodeRun:
     id: str
     repository: Repository
     command: tuple[str, ...]
-    check: str | None
+    check: str
     copies: tuple[CopyResult, ...]
     folder: Path
     """Where the copies are."""
@@ -75,13 +70,9 @@ class CodeRun:
     winner: int | None = None
     """Number of the best copy; None without one."""
     applied: str = ""
-    """Where the winner's changes went: "working tree", "branch NAME", or nothing yet."""
-    agreement: int = 0
-    """Number of copies that made exactly the winner's changes, itself included."""
+    """Where the winner's changes went: "working tree", or nothing yet."""
     notes: tuple[str, ...] = ()
     """What the user should know."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of the run."""
 
     def copy(self, number: int) -> CopyResult:
         """The result of a copy. Raises `ConfigurationError`: there is no such copy."""
@@ -89,6 +80,14 @@ class CodeRun:
             if copy.number == number:
                 return copy
         raise ConfigurationError(f"run {self.id} has copies 1 to {len(self.copies)}, got {number}")
+
+    def chosen(self, number: int | None) -> int:
+        """The number that is given, or the winner's. Raises `ConfigurationError`: there is neither."""
+        if number is not None:
+            return number
+        if self.winner is None:
+            raise ConfigurationError(f"run {self.id} has no winner: choose a copy, 1 to {len(self.copies)}")
+        return self.winner
 
     def place(self, number: int) -> Path:
         """The folder of a copy's files."""
@@ -178,17 +177,25 @@ def read_run(folder: Path) -> CodeRun:
     """Read the record of a run. A run whose process has died is "interrupted".
 
     Raises:
-        CheckpointError: the record cannot be read.
+        CheckpointError: the record cannot be read, or is of another version.
     """
-    record = read_json_object(folder / _RECORD, remedy="remove the run with `amc code clean`")
-    record.pop("version")
-    where = record.pop("repository")
-    copies = tuple(
-        CopyResult(**{**copy, "changes": tuple(FileChange(**change) for change in copy["changes"])})
-        for copy in record.pop("copies")
-    )
-    repository = Repository(Path(where["top"]), where["git"], where["head"], Path(where["inside"]))
-    run = CodeRun(**{**record, "copies": copies, "repository": repository, "folder": folder})
+    remedy = "remove it with `amc code clean`"
+    record = read_json_object(folder / _RECORD, remedy=remedy)
+    try:
+        if (version := record.pop("version")) != VERSION:
+            raise ValueError(f"version {quoted(version)}")
+        where = record.pop("repository")
+        copies = tuple(
+            CopyResult(**{**copy, "changes": tuple(FileChange(**change) for change in copy["changes"])})
+            for copy in record.pop("copies")
+        )
+        repository = Repository(Path(where["top"]), where["git"], where["head"], Path(where["inside"]))
+        run = CodeRun(**{**record, "copies": copies, "repository": repository, "folder": folder})
+    except (KeyError, TypeError, ValueError) as error:
+        cause = excerpt(f"{type(error).__name__}: {error}", 150)
+        raise CheckpointError(
+            f"{folder / _RECORD} is no record of a run of version {VERSION} ({cause}): {remedy}"
+        ) from error
     return replace(run, state="interrupted") if run.state == "running" and not is_running(folder) else run
 
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from amc_agents.errors import ConfigurationError
 from amc_agents.operations.code.processes import MARK, end_processes, note_group
-from amc_agents.quoting import excerpt, keep_secret, printable, quoted
+from amc_agents.quoting import keep_secret, quoted
 
 HALF_OUTPUT = 4 << 20
 """Of an output that is longer than twice as many bytes, so many are kept at its beginning and at its end."""
@@ -56,12 +56,12 @@ class Place:
         """The copy's own HOME."""
         return self.state / "home"
 
-    def environment(self, secrets: Sequence[str] = ()) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The user's variables, without those of git and those that look like secrets unless they are named."""
         passed = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("GIT_") and (name in (*self.secrets, *secrets) or not _SECRET.search(name))
+            if not name.startswith("GIT_") and (name in self.secrets or not _SECRET.search(name))
         }
         own = {
             MARK: str(self.state),
@@ -90,27 +90,13 @@ class Ended:
     """Number of processes that it had left running, such as daemons, and that were ended."""
 
     def tail(self, characters: int = 2_000) -> str:
-        """The end of the output."""
-        return tail_of(self.output, characters)
-
-
-def tail_of(path: Path, characters: int = 2_000) -> str:
-    """Return the end of a file of text; "" if there is no file."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - 4 * characters))
-            return file.read().decode("utf-8", "replace")[-characters:]
-    except OSError:
-        return ""
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of an output, for a display."""
-    lines = [line for line in re.split(r"[\r\n]+", _ANSI.sub("", tail_of(path, 500))) if line.strip()]
-    return excerpt(printable(lines[-1]), 80) if lines else ""
-
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+        """The end of the output; "" if it is gone."""
+        try:
+            with open(self.output, "rb") as file:
+                file.seek(max(0, self.output.stat().st_size - 4 * characters))
+                return file.read().decode("utf-8", "replace")[-characters:]
+        except OSError:
+            return ""
 
 
 def read_variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -148,9 +134,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-async def run_command(
-    command: Sequence[str], place: Place, name: str, *, seconds: float | None = None, secrets: Sequence[str] = ()
-) -> Ended:
+async def run_command(command: Sequence[str], place: Place, name: str, *, seconds: float | None = None) -> Ended:
     """Run a command in a copy to its end, and end all that it has left running.
 
     It reads an empty standard input. A cancellation ends its processes first.
@@ -160,7 +144,6 @@ async def run_command(
         place: the copy.
         name: name of the file of its output, in the state folder.
         seconds: time limit.
-        secrets: further secrets that are passed.
 
     Raises:
         ConfigurationError: the program cannot be started.
@@ -172,7 +155,7 @@ async def run_command(
         process = await asyncio.create_subprocess_exec(
             *command,
             cwd=place.copy / place.inside,
-            env=place.environment(secrets),
+            env=place.environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=write,
             stderr=write,

@@ -23,8 +23,7 @@ def git(folder, *arguments):
     return done.stdout
 
 
-@pytest.fixture
-def repository(tmp_path):
+def repository_in(tmp_path):
     top = tmp_path / "project"
     (top / "src").mkdir(parents=True)
     for name, text in {".gitignore": "*.log\n", "src/a.py": "x = 1\ny = 2\nz = 3\n", "b.txt": "old\r\n"}.items():
@@ -38,6 +37,11 @@ def repository(tmp_path):
     (top / "new.txt").write_text("untracked\n")
     (top / "big.log").write_text("ignored\n")
     return top
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return repository_in(tmp_path)
 
 
 def copied(top, tmp_path, *ignored):

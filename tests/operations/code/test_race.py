@@ -11,7 +11,7 @@ import time
 import pytest
 
 from amc_agents.operations.code.processes import marked
-from tests.operations.code.test_copies import git, repository, state_of  # noqa: F401
+from tests.operations.code.test_copies import git, repository_in, state_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 CHECK = "python3 -c 'import sys; sys.path.insert(0, \"src\"); import a; print(a.z); assert a.z == 9'"
@@ -19,7 +19,12 @@ AGENT = "sleep 0.$(( AMC_CODE_PORT % 7 )); sed -i 's/z = 3/z = 9/' src/a.py"
 
 
 @pytest.fixture
-def amc(repository, tmp_path, monkeypatch):  # noqa: F811
+def repository(tmp_path):
+    return repository_in(tmp_path)
+
+
+@pytest.fixture
+def amc(repository, tmp_path, monkeypatch):
     monkeypatch.setenv("AMC_CODE_STATE", str(tmp_path / "state"))
 
     def start(*arguments, **settings):
@@ -40,7 +45,7 @@ def raced(amc, agent=AGENT, *options, check=CHECK):
     return amc("-n", "2", "--check", check, *options, "--", "sh", "-c", agent)
 
 
-def test_the_first_that_passes_wins_and_clean_removes_all(amc, repository):  # noqa: F811
+def test_the_first_that_passes_wins_and_clean_removes_all(amc, repository):
     status, out, err = raced(amc, AGENT, "--json")
     assert status == 0, err
     run = json.loads(out)
@@ -60,14 +65,14 @@ def test_the_first_that_passes_wins_and_clean_removes_all(amc, repository):  # n
         ("echo no; false", "trust-check"),
     ],
 )
-def test_a_check_that_cannot_decide_is_refused(amc, repository, check, said):  # noqa: F811
+def test_a_check_that_cannot_decide_is_refused(amc, repository, check, said):
     before = state_of(repository)
     status, _, err = raced(amc, check=check)
     assert (status, said in err) == (2, True), err
     assert state_of(repository) == before
 
 
-def test_an_edit_of_the_check_does_not_count(amc, repository):  # noqa: F811
+def test_an_edit_of_the_check_does_not_count(amc, repository):
     (repository / "test_z.py").write_text(
         "import sys; sys.path.insert(0, 'src'); import a; print(a.z); assert a.z == 9\n"
     )
@@ -88,7 +93,7 @@ def test_an_edit_of_the_check_does_not_count(amc, repository):  # noqa: F811
         ),
     ],
 )
-def test_agents_that_fail_leave_the_repository_as_it_was(amc, repository, agent):  # noqa: F811
+def test_agents_that_fail_leave_the_repository_as_it_was(amc, repository, agent):
     before = state_of(repository)
     status, out, err = raced(amc, agent)
     assert status == 1, (out, err)
@@ -98,7 +103,7 @@ def test_agents_that_fail_leave_the_repository_as_it_was(amc, repository, agent)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
-def test_a_kill_leaves_the_repository_or_exactly_the_patch(amc, repository, number):  # noqa: F811
+def test_a_kill_leaves_the_repository_or_exactly_the_patch(amc, repository, number):
     before = state_of(repository)
     for seed in range(3):
         process = amc.start("-n", "2", "--check", CHECK, "--", "sh", "-c", f"{AGENT}; sleep 1", start_new_session=True)
@@ -115,3 +120,16 @@ def test_a_kill_leaves_the_repository_or_exactly_the_patch(amc, repository, numb
             assert changed - {".git/index"} == {"src/a.py"}
             (repository / "src" / "a.py").write_text("x = 1\ny = 2\nz = 3\n")
             before = state_of(repository)
+
+
+@pytest.mark.parametrize("record", [{}, {"version": 1}, {"version": 2, "copies": [{"steps": 1}]}])
+def test_a_record_of_another_version_is_said_and_can_be_removed(amc, record):
+    folder = amc.state / "1129-0000-abcd"
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    (folder / "run.json").write_text(json.dumps(record))
+    status, _, err = amc("show")
+    assert (status, "Traceback" in err) == (2, False)
+    assert "remove it with `amc code clean`" in err
+    assert amc("clean")[0] == 0
+    assert not amc.state.exists()
